@@ -105,7 +105,7 @@ class Tiles(Loops):
         self.statement(loop.body)
         self._hints = outer
 
-    def _ask(self) -> None:
+    def _ask_beside(self) -> None:
         """Ask for the lines that are due with one more product."""
         hints = self._hints
         if hints is None:
@@ -234,7 +234,7 @@ class Tiles(Loops):
         second = self._tile_operand("b", b, (group, lane), extents, intrinsic.terms)
         registers = ", ".join(f"i8 {n}" for n in (register, first, second))
         self._tile_instruction(intrinsic.instruction, "i8, i8, i8", registers)
-        self._ask()
+        self._ask_beside()
 
     def _tile_operand(
         self, role: str, place: _Place, loops: tuple[Var, Var], extents: dict[Var, int], terms: int

@@ -59,7 +59,7 @@ def prefetch_weights(
     values = dict(zip((i.var for i in node.iters), node.bindings, strict=True))
     load = next(ld for ld in loads_of(node.body) if ld.buffer is buffer)
     place = substitute(element_offset(buffer, load.indices), values)
-    begin = dict.fromkeys(inside, 0) | (first or {})
+    begin = {**dict.fromkeys(inside, 0), **(first or {})}
     step = substitute(place, {loop: Const(value) for loop, value in begin.items()})
     if ahead := knob.get("prefetch", 0):
         program = prefetch_ahead(program, weights, step, ahead, knob["ku"], reduce[-1], level)
