@@ -9,7 +9,7 @@ from math import prod
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import Config
-from tunefarm.compiler.space.float_parts.forms import DEPTH, parts_of
+from tunefarm.compiler.space.float_parts.forms import DEPTH, MOST_AHEAD, PART, parts_of
 from tunefarm.compiler.space.float_parts.program import create_parts, padded_depth
 from tunefarm.compiler.space.matrix_tiles.apply import (
     in_tiles,
@@ -24,7 +24,7 @@ from tunefarm.compiler.space.prefetch import PackedWeights, prefetch_weights
 from tunefarm.compiler.space.strassen.program import Product, product_of
 from tunefarm.compiler.space.tiles import in_parallel
 from tunefarm.compiler.summary import nominal_flops
-from tunefarm.compiler.target import Target
+from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir import PackedLayout, PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Var
@@ -156,16 +156,33 @@ def multiply_in_tiles(
     if weights is not None:
         parts = parts_of(target)
         elements = parts.number * DEPTH * knob["nv"] * LANES
-        steps = prod(extent_of(program, loop) for loop in reduce)
+        ahead = _hinted_ahead(program, tiles, reduce, elements)
+        steps = _iterations(program, ahead)
         packed = PackedWeights(program.params[weights], elements, elements * steps)
         first = {inside[0]: next(n for n, (_, part) in enumerate(parts.pairs) if part == 0)}
-        visits = (tiles, reduce, inside)
+        visits = (tiles, ahead, inside)
         program = prefetch_weights(
             program, "product", packed, knob, *visits, target, level=2, run=TOGETHER, first=first
         )
     program = in_tiles(program, own_loops(program, "product_init", tiles[-1]))
     *written_out, lane, _ = inside
     return in_tiles(s.tensorize(program, lane, INSTRUCTION), written_out)
+
+
+def _hinted_ahead(
+    program: PrimFunc, tiles: list[Var], reduce: list[Var], elements: int
+) -> list[Var]:
+    """The loops over steps of so many elements whose weights are asked for before they begin: all
+    of them, but of a panel that is read once no more than the second cache has room for."""
+    if _iterations(program, tiles) > 1:
+        return reduce
+    most = MOST_AHEAD // (dtype_bytes(PART) * elements)
+    fitting = (reduce[n:] for n in range(len(reduce)) if _iterations(program, reduce[n:]) <= most)
+    return next(fitting, reduce[-1:])
+
+
+def _iterations(program: PrimFunc, loops: list[Var]) -> int:
+    return prod(extent_of(program, loop) for loop in loops)
 
 
 def _in_vectors(program: PrimFunc, block: str, loop: Var) -> PrimFunc:

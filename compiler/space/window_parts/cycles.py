@@ -8,8 +8,14 @@ from math import prod
 import numpy as np
 from tunefarm.compiler.space.columns import Numbers, whole
 from tunefarm.compiler.space.config import Columns
-from tunefarm.compiler.space.float_parts.cycles import EPILOGUE, SHARED, SPLIT, macro_step_cycles
-from tunefarm.compiler.space.float_parts.forms import DEPTH, parts_of
+from tunefarm.compiler.space.float_parts.cycles import (
+    EPILOGUE,
+    SEEN,
+    SHARED,
+    SPLIT,
+    macro_step_cycles,
+)
+from tunefarm.compiler.space.float_parts.forms import DEPTH, MOST_AHEAD, parts_of
 from tunefarm.compiler.space.matrix_tiles.cycles import (
     CONFIGURE,
     LATENCY,
@@ -31,7 +37,8 @@ from tunefarm.compiler.space.winograd.convolution import convolution_of
 from tunefarm.compiler.space.winograd_1d import least_cycles as along_rows
 from tunefarm.compiler.target import Target
 
-FORESEEN, UNFORESEEN = 1.0, 1.45  # times that of weights, where hints for them serve or do not
+SEEN_SHARED = 0.7  # of the shorter one of work and of weights, on several cores
+UNFORESEEN = 1.45  # times that of weights, where hints for them do not serve
 
 
 def cycles(c: Windows, target: Target, k: Columns) -> Numbers:
@@ -57,11 +64,14 @@ def cycles(c: Windows, target: Target, k: Columns) -> Numbers:
     held = weights + 4.0 * images
     streamed = replace(target, weights_in_memory=True)
     fetched = fetched_cycles(weights, held, row_blocks, panel_blocks, streamed)
-    # Hints for the next panel serve where the second cache holds two of them beside the parts.
+    # Hints for the next panel serve where the second cache holds two of them beside the parts;
+    # one that is read once comes as it is read.
     panel = 1.0 * made.bytes * c.depth * nv * LANES
-    foreseen = 2 * panel + made.bytes * parts <= L2_SHARE * target.l2_bytes
-    seen = np.where(foreseen, FORESEEN, UNFORESEEN)
-    total = work + split * made.number * SPLIT + seen * fetched
+    ahead = np.where(mb * of_group > 1, 2 * panel, 2 * MOST_AHEAD)
+    foreseen = ahead + made.bytes * parts <= L2_SHARE * target.l2_bytes
+    work = work + split * made.number * SPLIT
+    seen = SEEN if target.num_cores == 1 else SEEN_SHARED
+    total = np.where(foreseen, overlapped(work, fetched, seen), work + UNFORESEEN * fetched)
     tasks = row_blocks * panel_blocks
     shared = task_cycles(total + CONFIGURE * tasks, tasks, tasks, target.num_cores)
     return shared + SHARED * (target.num_cores > 1)

@@ -149,6 +149,19 @@ def test_every_line_of_the_next_parts_is_asked_for(rows: int) -> None:
     assert {h.run for h, _ in hints} == {4 if rows <= 400 else 1}
 
 
+def test_a_panel_that_is_read_once_is_asked_for_shortly_before() -> None:
+    """Of 3 × 16 × 3 steps those of a row of taps, so that no whole panel waits in the cache."""
+    config = {"sketch": "window_parts", "rows": 7, "rh": 4, "nv": 1, "mb": 1, "nb": 4}
+    workload = convolution(7, 7, 512)
+    lowered = lower(schedule_workload(workload, TILES_OF_AMX, {**config, "next_panel": 1}))
+    weights, line = lowered.params[1], 2 * LINE
+    hints = [h for h in asked(lowered.body, {}) if h[0].buffer is weights]
+    found = {first // line + h.lines_before(n) for h, first in hints for n in range(h.lines)}
+    elements, row = prod(weights.shape), 16 * 3 * 3 * 32 * 16
+    assert set(range(row // line, elements // line)) <= found
+    assert min(found) == row // line
+
+
 @pytest.mark.parametrize(
     ("rows", "apart"),
     [(49, [640, 640, 640]), (196, [LINE, LINE, LINE])],
