@@ -34,6 +34,7 @@ from tunefarm.worker.cores import CoreLock
 from tunefarm.worker.crowding import Crowding
 from tunefarm.worker.device import DeviceOptions, Dropped, Report
 from tunefarm.worker.measure import Session, TrialFailed
+from tunefarm.worker.problem import judged_as
 from tunefarm.worker.process import ChildOptions, sweep_scratch
 from tunefarm.worker.pulse import GOOD_IN_A_ROW, Pulse
 from tunefarm.worker.trials import Trials
@@ -73,6 +74,7 @@ class MeasuringDevice(ABC):
         machine: Mapping[str, Any],
     ) -> None:
         self._target = Target(options.target)
+        self._last: tuple[Problem, str, Problem] | None = None
         self._identity = identity
         sweep_scratch()
         self._places = places
@@ -112,7 +114,15 @@ class MeasuringDevice(ABC):
 
     def _open_session(self, problem: Problem, target: str, budgets: Budgets) -> Session:
         """A conversation with a runner of the target that has the problem's inputs."""
-        return Session(self._runner.prepared_for(problem, target), problem, budgets)
+        runner = self._runner.prepared_for(problem, target)
+        return Session(runner, self._judged(problem, target), budgets)
+
+    def _judged(self, problem: Problem, target: str) -> Problem:
+        """The problem with the error that code of the target may make; of one trial after another
+        the same."""
+        if self._last is None or self._last[0] is not problem or self._last[1] != target:
+            self._last = (problem, target, judged_as(problem, Target(target)))
+        return self._last[2]
 
     def _limits(self, built: Built, seconds: float) -> Mapping[str, float]:
         """The peaks that no right time of this code exceeds, by ``measure.impossible``'s names."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from tunefarm.compiler.accuracy import (
@@ -13,12 +14,16 @@ from tunefarm.compiler.accuracy import (
 )
 from tunefarm.compiler.dtypes import smallest_of
 from tunefarm.compiler.ir import Call, post_order
+from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload, random_inputs, reference_outputs
 from tunefarm.worker.backend import Array, Problem
 
 # Relative to |a|·|b|: sums of thousands of terms in any order, polynomials, Winograd transforms.
 _TOLERANCE = {"float64": 1e-12, "float32": 3e-5, "float16": 5e-3, "bfloat16": 4e-2}
 _FLOOR = 0.05
+# The same where operands of float32 keep ten bits of fraction (GPUs), or 16 bits (AMX): 2^-15,
+# which may be several times as much of a magnitude that the function clips.
+_ROUNDED = {"cuda": 2.5e-3, "llvm": 3e-4}
 
 
 def pose(text: str, seed: int) -> Problem:
@@ -39,6 +44,19 @@ def pose_with(workload: Workload, inputs: Sequence[Array]) -> Problem:
         bounds = [np.maximum(b, q.astype(np.float32)) for b, q in zip(bounds, quanta, strict=True)]
     constant = tuple(i in workload.constants for i in range(len(inputs)))
     return Problem(tuple(inputs), constant, tuple(outputs), tuple(bounds))
+
+
+def judged_as(problem: Problem, target: Target) -> Problem:
+    """The problem with the error that code of a target may make, which may round its operands."""
+    tolerance = _ROUNDED.get(target.kind) if target.rounds_to_tf32 else None
+    if tolerance is None:
+        return problem
+    factor = tolerance / _TOLERANCE["float32"]
+    bounds = tuple(
+        bound * factor if output.dtype.name == "float32" else bound
+        for output, bound in zip(problem.outputs, problem.bounds, strict=True)
+    )
+    return replace(problem, bounds=bounds)
 
 
 def error_bound(reference: Array, magnitude: Array, least: float = 0.0) -> Array:

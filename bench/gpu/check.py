@@ -34,8 +34,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload, random_inputs
 from tunefarm.worker.backend import Built, Problem
 from tunefarm.worker.cuda.backend import kernel_of, packed
-from tunefarm.worker.cuda.device import loosened
-from tunefarm.worker.problem import pose_with
+from tunefarm.worker.problem import judged_as, pose_with
 from tunefarm.worker.verify import check_answer
 from watch import watched
 
@@ -214,8 +213,7 @@ class Sketched:
         rng = np.random.default_rng(zlib.crc32(self.name.encode()))
         workload = self.task.workload
         problem = pose_with(workload, self.task.shaped(random_inputs(workload, rng)))
-        if self.target.rounds_to_tf32:
-            problem = loosened(problem)
+        problem = judged_as(problem, self.target)
         wrong = {}
         for config, future in zip(self.configs, builds, strict=True):
             words = " ".join(f"{k}={v}" for k, v in config.items())

@@ -30,8 +30,6 @@ _BEAT_LOOPS = 5
 _MOST_BUILDERS = 16
 _OF_HOST = ("PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_MPS_PIPE_DIRECTORY")
 """What says where NVIDIA's assembler is, and its multi-process service if there is one."""
-_TF32_TOLERANCE = 2.5e-3
-_FLOAT32_TOLERANCE = 3e-5
 
 
 class CudaDevice(MeasuringDevice):
@@ -47,7 +45,6 @@ class CudaDevice(MeasuringDevice):
         if not self._gpu.is_emulated:
             self._monitor = Monitor(open_nvml(), self._gpu.uuid)
         self._watch: Watch | None = None
-        self._loosened: tuple[Problem, Problem] | None = None
         self._pids: set[int] = set()  # of children that were or are: samples are a second old
         environment = {**environment_of(self._gpu), **options.environment}
         self._sandbox = GPU_SANDBOX.parse(environment[GPU_SANDBOX.name])
@@ -118,19 +115,11 @@ class CudaDevice(MeasuringDevice):
 
     def _open_session(self, problem: Problem, target: str, budgets: Budgets) -> Session:
         runner = self._runner.prepared_for(problem, target)
-        judged = self._judged(problem, Target(target))
+        judged = self._judged(problem, target)
         if self._monitor is None:
             return Session(runner, judged, budgets, EMULATED_PACE)
         self._watch = Watch(self._monitor)
         return WatchedSession(runner, judged, budgets, PACE, self._watch)
-
-    def _judged(self, problem: Problem, target: Target) -> Problem:
-        """The problem with the error that code of the target may make."""
-        if not target.rounds_to_tf32:
-            return problem
-        if self._loosened is None or self._loosened[0] is not problem:
-            self._loosened = (problem, loosened(problem))
-        return self._loosened[1]
 
     def _limits(self, built: Built, seconds: float) -> Mapping[str, float]:
         target = Target(built.metadata["target"])
@@ -167,13 +156,3 @@ def places(own: Sequence[int], position: int, gpus: int, build_processes: int) -
     of_gpus = own[-min(gpus, count) :]
     spare = spare_cores(own, of_gpus)
     return Places(timed, spare, build_processes or min(max(len(spare), 1), _MOST_BUILDERS))
-
-
-def loosened(problem: Problem) -> Problem:
-    """A problem of float32 whose operands may be cut to the ten bits of fraction of TF32."""
-    factor = _TF32_TOLERANCE / _FLOAT32_TOLERANCE
-    bounds = tuple(
-        bound * factor if output.dtype.name == "float32" else bound
-        for output, bound in zip(problem.outputs, problem.bounds, strict=True)
-    )
-    return replace(problem, bounds=bounds)
