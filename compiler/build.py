@@ -124,7 +124,7 @@ def build_module(module: IRModule, target: Target, on_host: Collection[str] = ()
     forms = {part.call: row_pitch(part) for part in parts}
     wholes = {part.whole for part in parts}
     made = {c: kernels[w, forms.get(c)] for c, w in here.items() if c not in wholes}
-    made |= _host_kernels(apart, stages)
+    made |= _host_kernels(apart, precision, stages)
     used = {kernel.name: kernel for kernel in made.values()}
     scratch = {c: kernel.workspace_bytes for c, kernel in made.items()}
     alignment = WORKSPACE_ALIGN if target.kind == "cuda" else ALIGNMENT
@@ -177,11 +177,13 @@ def _on_host(
     return found
 
 
-def _host_kernels(workloads: Mapping[Call, Workload], stages: dump.Stages) -> dict[Call, Kernel]:
+def _host_kernels(
+    workloads: Mapping[Call, Workload], precision: str, stages: dump.Stages
+) -> dict[Call, Kernel]:
     """The kernels of calls that run on the host, by this host's records."""
     if not workloads:
         return {}
-    target = Target.host()
+    target = Target.host().allowing(precision)
     kernels = _Kernels(choose_configs(Counter(workloads.values()), target), target, stages)
     return {c: of_host(kernels[w, None]) for c, w in workloads.items()}
 

@@ -75,7 +75,8 @@ LINE_BYTES = 64  # of a cache
 _TEST_KINDS = frozenset({"sim"})
 _OPTIONS = ("mcpu", "mtriple", "num-cores", "mattr", "precision")
 _CUDA_OPTIONS = ("arch", "num-cores", "precision")
-_PRECISIONS = ("strict", "tf32")
+TF32 = "tf32"
+_PRECISIONS = ("strict", TF32)
 _BUILT_IN = frozenset({"llvm", "cuda"})
 
 
@@ -167,7 +168,7 @@ class Target:
     @property
     def rounds_to_tf32(self) -> bool:
         """True if products of float32 may keep as few as ten bits of their operands' fraction."""
-        return self.options.get("precision") == "tf32"
+        return self.options.get("precision") == TF32
 
     @property
     def may_round_to_tf32(self) -> bool:
@@ -175,6 +176,15 @@ class Target:
         if self.kind == "cuda":
             return self.gpu.has_tensor_cores
         return self.kind == "llvm" and self.has("amx-bf16")
+
+    def allowing(self, precision: str) -> Target:
+        """The target of kernels of a model that allows a precision: with ``-precision=tf32`` for
+        "tf32" if that makes other code. TargetError if that target is strict."""
+        if precision != TF32 or self.rounds_to_tf32 or not self.may_round_to_tf32:
+            return self
+        if self.strict:
+            raise TargetError(f"the model allows {TF32}, which {self} forbids: ask for one of both")
+        return Target(f"{self} -precision={TF32}", weights_in_memory=self.weights_in_memory)
 
     @property
     def takes_wgmma(self) -> bool:

@@ -110,8 +110,8 @@ def allow_precision(module: IRModule, precision: str) -> IRModule:
 
     With "bf16" or "fp16" contractions of weights round their operands to 16 bits where the target
     multiplies those faster; results stay float32, but fp16 ends at 65504 and sums some terms in
-    float16. "tf32" lets contractions of float32 round them to 16 bits and a sign of fraction by
-    AMX, to ten by the tensor cores of GPUs, with the range of float32: kernels are made for the
+    float16. "tf32" lets contractions of float32 keep 16 bits of them by AMX, ten of fraction by
+    the tensor cores of GPUs, with the range of float32: kernels are made for the
     target with ``-precision=tf32``. "f32" takes the leave back, "" changes nothing. Raises
     TunefarmError for other words.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from tunefarm.db.earlier import runs
 from tunefarm.db.records import (
     OPEN,
     OWNED,
@@ -91,10 +92,10 @@ def waiting(update: JobUpdate) -> str:
 
 
 def peak_of(devices: Iterable[Device], target: str) -> float | None:
-    """The FLOP/s that devices of a target reach on all cores; None if none was measured."""
-    peaks = [
-        d.peaks.get("flops_n") or d.peaks.get("flops_1") for d in devices if d.target == target
-    ]
+    """The FLOP/s that devices of a target, of whatever precision, reach on all cores; None if none
+    was measured."""
+    alike = (d for d in devices if runs(d.target, target) and runs(target, d.target))
+    peaks = [d.peaks.get("flops_n") or d.peaks.get("flops_1") for d in alike]
     return max((p for p in peaks if p), default=None)
 
 

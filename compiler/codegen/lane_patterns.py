@@ -87,7 +87,7 @@ class LanePatterns(MaskedMoves):
             case [
                 (Binary("floordiv", column, Const(value=2)), 1),
                 (Binary("floormod", row, Const(value=2)), apart),
-            ] if column is row or column == row:
+            ] if column is row:
                 number = self.index(column)
             case _:
                 return None

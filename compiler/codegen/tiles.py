@@ -284,7 +284,7 @@ class Tiles(Loops):
 
 
 def _products(stmt: Stmt) -> int:
-    """Products of tiles that are written for a statement; 0 if there is a loop around some."""
+    """Products of tiles that are written for a statement, those in serial loops left out."""
     match stmt:
         case Seq(stmts):
             return sum(map(_products, stmts))

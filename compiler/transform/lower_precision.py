@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 import numpy as np
 from tunefarm.compiler.dtypes import numpy_dtype
-from tunefarm.compiler.errors import TargetError, TunefarmError
+from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.ir import (
     Attrs,
     Call,
@@ -27,13 +27,12 @@ from tunefarm.compiler.ir import (
 )
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.space.dot.gain import gain_over_float32
-from tunefarm.compiler.target import Target
+from tunefarm.compiler.target import TF32, Target
 from tunefarm.compiler.transform.outline import alone
 from tunefarm.compiler.transform.rewrite import Uses, rewrite_main
 from tunefarm.compiler.workload import Workload
 
 PRECISIONS = {"bf16": "bfloat16", "fp16": "float16"}
-ROUNDED = "tf32"
 WORTH = 1.05  # times faster in the model than float32
 
 
@@ -42,7 +41,7 @@ def allow_precision(module: IRModule, precision: str) -> IRModule:
 
     TunefarmError names what is known.
     """
-    names = ("f32", ROUNDED, *PRECISIONS)
+    names = ("f32", TF32, *PRECISIONS)
     if precision not in ("", *names):
         known = ", ".join(map(repr, names))
         raise TunefarmError(f"precision {precision!r} is unknown; known: {known}")
@@ -54,24 +53,17 @@ def allow_precision(module: IRModule, precision: str) -> IRModule:
 
 
 def target_of(module: IRModule, target: Target) -> Target:
-    """The target of a module's kernels: one for TF32 if the module allows it and that makes other
-    code. TargetError if the target is strict."""
-    if module.main.attrs.get("precision") != ROUNDED or not target.may_round_to_tf32:
-        return target
-    if target.strict:
-        raise TargetError(
-            f"the model allows {ROUNDED}, which {target} forbids: ask for one of both"
-        )
-    return Target(f"{target} -precision={ROUNDED}")
+    """The target of a module's kernels, with the precision that the module allows."""
+    return target.allowing(str(module.main.attrs.get("precision")))
 
 
 def without_effect(precision: str, workloads: Iterable[Workload], target: Target) -> str:
     """A sentence if a model's tasks on a target, the ``workloads``, stay as they were without the
     precision; else nothing."""
-    if precision == ROUNDED and not target.may_round_to_tf32:
+    if precision == TF32 and not target.may_round_to_tf32:
         return (
-            f"precision {ROUNDED} changes nothing: {target} has no unit for rounded float32 (AMX, "
-            "tensor cores)"
+            f"precision {TF32} changes nothing: {target} has no unit for it (AMX, tensor cores "
+            "since Ampere)"
         )
     dtype = PRECISIONS.get(precision)
     texts = [workload.text for workload in workloads]

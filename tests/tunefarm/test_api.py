@@ -44,7 +44,9 @@ def test_a_module_is_no_program(module: IRModule) -> None:
 
 
 def test_a_precision_is_a_known_word_and_for_models(module: IRModule) -> None:
-    with pytest.raises(TunefarmError, match="'int4' is unknown; known: 'f32', 'bf16', 'fp16'"):
+    with pytest.raises(
+        TunefarmError, match="'int4' is unknown; known: 'f32', 'tf32', 'bf16', 'fp16'"
+    ):
         tunefarm.build(module, precision="int4")
     with pytest.raises(TunefarmError, match="precision is for models"):
         tunefarm.build(doubled(), precision="bf16")  # type: ignore[call-overload]

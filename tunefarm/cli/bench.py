@@ -86,7 +86,9 @@ def bench(
     from tunefarm.tables import console
 
     targets = {
-        found: Asked(model, found.text if cores else target, shape, precision, db, tracker)
+        found.allowing(precision): Asked(
+            model, found.text if cores else target, shape, precision, db, tracker
+        )
         for found in parse_cores(cores, target)
     }
     for found in targets:

@@ -52,7 +52,7 @@ Precision = Annotated[
     str,
     typer.Option(
         metavar="FORMAT",
-        help="bf16, fp16 or tf32 lets products of weights round operands where that is faster.",
+        help="bf16, fp16 or tf32 lets products round their operands where that is faster.",
     ),
 ]
 Database = Annotated[

@@ -43,7 +43,7 @@ from tunefarm.compiler.space.config import (
 from tunefarm.compiler.space.float_parts.apply import schedule
 from tunefarm.compiler.space.float_parts.cycles import cycles
 from tunefarm.compiler.space.float_parts.forms import DEPTH, Parts, parts_of
-from tunefarm.compiler.space.float_parts.program import padded_depth
+from tunefarm.compiler.space.float_parts.program import has_whole_parts, padded_depth
 from tunefarm.compiler.space.matrix_tiles import OPERATIONS_AT_ONCE, block_choices
 from tunefarm.compiler.space.matrix_tiles.shape import LANES, REGISTERS, ROWS
 from tunefarm.compiler.space.strassen.default import direct_cycles
@@ -101,9 +101,12 @@ def saved_cycles(p: Product, target: Target) -> float:
 def _applies(p: Product, target: Target) -> bool:
     if target.strict or not target.has("amx-bf16"):
         return False
-    if p.variable and (p.depth % DEPTH or p.columns % LANES):
-        return False
-    return p.rows >= LEAST_ROWS and p.columns >= LEAST_COLUMNS and p.depth >= DEPTH
+    return (
+        has_whole_parts(p)
+        and p.rows >= LEAST_ROWS
+        and p.columns >= LEAST_COLUMNS
+        and p.depth >= DEPTH
+    )
 
 
 @lru_cache(maxsize=256)

@@ -10,7 +10,7 @@ from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import Config
 from tunefarm.compiler.space.float_parts.forms import DEPTH, MOST_AHEAD, PART, parts_of
-from tunefarm.compiler.space.float_parts.program import create_parts, padded_depth
+from tunefarm.compiler.space.float_parts.program import create_parts, has_whole_parts, padded_depth
 from tunefarm.compiler.space.matrix_tiles.apply import (
     in_tiles,
     overlap_tiles,
@@ -37,7 +37,7 @@ TOGETHER = 4  # lines side by side of the next panel that are asked for
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     """Apply a config. Raises ScheduleError if the method does not apply or a knob misfits."""
     p = product_of(function, LANES, 1)
-    if p is None or not target.has("amx-bf16"):
+    if p is None or not has_whole_parts(p) or not target.has("amx-bf16"):
         raise ScheduleError(f"{target} computes no product of float32 in parts for the workload")
     knob = {name: int(value) for name, value in config.items() if name != "sketch"}
     width = knob["nv"] * LANES

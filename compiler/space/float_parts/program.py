@@ -17,6 +17,7 @@ from functools import lru_cache
 from tunefarm.compiler import te
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.space.float_parts.forms import DEPTH, PART, Parts
+from tunefarm.compiler.space.matrix_tiles.shape import LANES
 from tunefarm.compiler.space.program import create_program
 from tunefarm.compiler.space.strassen.program import Product, zero_beyond
 from tunefarm.compiler.tir import PrimFunc
@@ -27,6 +28,12 @@ from tunefarm.compiler.tir.ir import Expr
 def padded_depth(p: Product) -> int:
     """Terms with those of zeros behind them."""
     return -(-p.depth // DEPTH) * DEPTH
+
+
+def has_whole_parts(p: Product) -> bool:
+    """Whether the matrix can be split: a constant one is padded when a model is built, a variable
+    one has whole vectors and steps."""
+    return not p.variable or not (p.depth % DEPTH or p.columns % LANES)
 
 
 @lru_cache(maxsize=64)

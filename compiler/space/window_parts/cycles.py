@@ -67,7 +67,7 @@ def cycles(c: Windows, target: Target, k: Columns) -> Numbers:
     # Hints for the next panel serve where the second cache holds two of them beside the parts;
     # one that is read once comes as it is read.
     panel = 1.0 * made.bytes * c.depth * nv * LANES
-    ahead = np.where(mb * of_group > 1, 2 * panel, 2 * MOST_AHEAD)
+    ahead = 2 * np.where(mb * of_group > 1, panel, np.minimum(panel, MOST_AHEAD))
     foreseen = ahead + made.bytes * parts <= L2_SHARE * target.l2_bytes
     work = work + split * made.number * SPLIT
     seen = SEEN if target.num_cores == 1 else SEEN_SHARED

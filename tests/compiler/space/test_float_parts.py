@@ -114,8 +114,12 @@ def test_two_variables_in_stretches_and_blocks() -> None:
 
 
 def test_a_variable_matrix_of_odd_extents_is_left_to_multiply_adds() -> None:
-    for k, n in ((500, 512), (512, 500)):
-        assert float_parts.space(product(512, k, n, variable=True).function, TARGET) is None
+    config = space_of(product(64, 64, 64, variable=True)).default
+    for k, n in ((40, 64), (64, 40)):
+        odd = product(64, k, n, variable=True)
+        assert float_parts.space(odd.function, TARGET) is None
+        with pytest.raises(ScheduleError, match="computes no product of float32 in parts"):
+            schedule_workload(odd, TARGET, config)
 
 
 @pytest.mark.parametrize("target", BOTH)

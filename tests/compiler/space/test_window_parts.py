@@ -74,14 +74,16 @@ def check(workload: Workload, seed: int, count: int = 2, target: Target = TARGET
 @bounded
 @given(
     st.integers(4, 9), st.integers(4, 9), st.integers(16, 70), st.sampled_from([16, 32, 48]),
-    st.integers(1, 2), st.integers(1, 2), st.booleans(), st.integers(0, 9999),
+    st.integers(1, 2), st.integers(1, 2), st.booleans(), st.sampled_from([TARGET, ROUNDING]),
+    st.integers(0, 9999),
 )  # fmt: skip
 def test_strides(
     height: int, width: int, inputs: int, outputs: int, down: int, across: int,
-    residual: bool, seed: int,
+    residual: bool, target: Target, seed: int,
 ) -> None:  # fmt: skip
     image = (1, height + 2, width + 2, inputs)
-    check(convolution(image, (3, 3), outputs, (down, across), residual=residual), seed)
+    workload = convolution(image, (3, 3), outputs, (down, across), residual=residual)
+    check(workload, seed, target=target)
 
 
 @pytest.mark.parametrize(
