@@ -73,7 +73,7 @@ def check(workload: Workload, seed: int, count: int = 2, target: Target = TARGET
 
 @bounded
 @given(
-    st.integers(4, 9), st.integers(4, 9), st.integers(16, 70), st.sampled_from([16, 32, 48]),
+    st.integers(6, 9), st.integers(6, 9), st.integers(16, 70), st.sampled_from([16, 32, 48]),
     st.integers(1, 2), st.integers(1, 2), st.booleans(), st.sampled_from([TARGET, ROUNDING]),
     st.integers(0, 9999),
 )  # fmt: skip
