@@ -80,7 +80,7 @@ class LanePatterns(MaskedMoves):
 
         x[i + lane % 2, j + lane // 2]   ->   x[i, j : j + 8], x[i + 1, j : j + 8]
         """
-        if self.mask is not None or self.lanes % 2 or self.lanes == 2:
+        if self.mask is not None or self.lanes < 4 or self.lanes % 2:
             return None
         parts, rest = self._parts(load)
         match sorted(parts, key=lambda part: getattr(part[0], "op", "")):

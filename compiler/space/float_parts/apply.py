@@ -9,7 +9,8 @@ from math import prod
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import Config
-from tunefarm.compiler.space.float_parts.forms import DEPTH, MOST_AHEAD, PART, parts_of
+from tunefarm.compiler.space.float_parts.cycles import MOST_AHEAD
+from tunefarm.compiler.space.float_parts.forms import DEPTH, PART, parts_of
 from tunefarm.compiler.space.float_parts.program import create_parts, has_whole_parts, padded_depth
 from tunefarm.compiler.space.matrix_tiles.apply import (
     in_tiles,

@@ -28,6 +28,7 @@ SHARED = 25_000.0  # clocks by which a product on two cores takes longer than ha
 IN_TURN = 6.0  # clocks of a vector whose lanes come from two rows in turn, beside its parts
 HINT = 1.0  # clocks of a line that is asked for
 SEEN = 0.4  # of the shorter one of work and of weights that come meanwhile
+MOST_AHEAD = 3 << 16  # bytes of weights that are asked for before they are read, if once
 SPLIT = 16.0 / 3  # clocks of a part of a vector of float32
 RUN, RUN_SHARED = 100.0, 350.0  # clocks until a row's terms of a stretch come, from other cores too
 

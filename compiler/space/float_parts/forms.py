@@ -14,7 +14,6 @@ from tunefarm.compiler.dtypes import numpy_dtype
 from tunefarm.compiler.target import Target
 
 PART = "bfloat16"
-MOST_AHEAD = 3 << 16  # bytes of weights that are asked for before they are read, if once
 DEPTH = 32  # terms that an instruction sums: those of weights are padded to whole ones
 
 

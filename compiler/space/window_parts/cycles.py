@@ -10,12 +10,13 @@ from tunefarm.compiler.space.columns import Numbers, whole
 from tunefarm.compiler.space.config import Columns
 from tunefarm.compiler.space.float_parts.cycles import (
     EPILOGUE,
+    MOST_AHEAD,
     SEEN,
     SHARED,
     SPLIT,
     macro_step_cycles,
 )
-from tunefarm.compiler.space.float_parts.forms import DEPTH, MOST_AHEAD, parts_of
+from tunefarm.compiler.space.float_parts.forms import DEPTH, parts_of
 from tunefarm.compiler.space.matrix_tiles.cycles import (
     CONFIGURE,
     LATENCY,
@@ -59,14 +60,14 @@ def cycles(c: Windows, target: Target, k: Columns) -> Numbers:
     work = tiles * panels * macro + last
     parts = part_rows(c, k) * c.pitch * c.strides[1] * c.channels  # of a block, several each
     split = row_blocks * panel_blocks * parts / LANES
-    weights = 1.0 * made.bytes * c.depth * c.outputs
+    weights = made.bytes * c.depth * c.outputs
     images = c.batch * (prod(c.image) * c.inputs + c.height * c.width * c.outputs)
     held = weights + 4.0 * images
     streamed = replace(target, weights_in_memory=True)
     fetched = fetched_cycles(weights, held, row_blocks, panel_blocks, streamed)
     # Hints for the next panel serve where the second cache holds two of them beside the parts;
     # one that is read once comes as it is read.
-    panel = 1.0 * made.bytes * c.depth * nv * LANES
+    panel = made.bytes * c.depth * nv * LANES
     ahead = 2 * np.where(mb * of_group > 1, panel, np.minimum(panel, MOST_AHEAD))
     foreseen = ahead + made.bytes * parts <= L2_SHARE * target.l2_bytes
     work = work + split * made.number * SPLIT
