@@ -50,7 +50,7 @@ from tunefarm.compiler.space.strassen.default import direct_cycles
 from tunefarm.compiler.space.strassen.program import Product, product_of
 from tunefarm.compiler.target import Target
 
-NAME, VERSION = "float_parts", 2
+NAME, VERSION = "float_parts", 3
 LEAST_ROWS, LEAST_COLUMNS = 8, 16
 STRETCHES = (256, 384, 512, 768, 1024)
 WORTH = 1.08  # times fewer cycles than by multiply-adds, in the models, to be a task's default
@@ -60,6 +60,8 @@ LOST_SHARED, LEAST_LOST_ROWS = 1.105, 64
 MAX_COPIED_BYTES = 1 << 20
 MAX_HELD_BYTES = 5 << 18  # with a panel of weights and the next: 5/8 of a second cache of 2 MB
 MOST_BEYOND = 0.1  # of the tiles, that blocks of rows may compute beyond the last one
+
+WAYS = {"ahead": 0, "next_panel": 1}, {"ahead": 1, "next_panel": 0}
 
 __all__ = ["cycles", "saved_cycles", "schedule", "space"]
 
@@ -74,12 +76,11 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     found, cost = _default_of(p, target)
     if not np.isfinite(cost):
         return None
-    knobs = _knobs(p)
-    default: Config = {"sketch": NAME, **found, "next_panel": knobs[-1].choices[-1]}
+    default: Config = {"sketch": NAME, **found}
     return SketchSpace(
         NAME,
         VERSION,
-        knobs,
+        _knobs(p),
         _constraints(p, parts_of(target)),
         default,
         lambda k: _nest(p, target, k),
@@ -111,24 +112,28 @@ def _applies(p: Product, target: Target) -> bool:
 
 @lru_cache(maxsize=256)
 def _default_of(p: Product, target: Target) -> tuple[dict[str, int], float]:
-    """The config of the fewest cycles in the model, and their number."""
-    choices = {k.name: k.choices for k in _knobs(p) if k.name != "next_panel"}
-    return cheapest(
-        choices,
-        {"next_panel": 1},
-        _constraints(p, parts_of(target)),
-        lambda k: cycles(p, target, k),
-    )
+    """The config of the fewest cycles in the model, and their number: hints for the next panel, or
+    rows that are split ahead."""
+    knobs = {k.name: k.choices for k in _knobs(p)}
+    choices = {name: values for name, values in knobs.items() if name not in WAYS[0]}
+    found = [
+        cheapest(choices, way, _constraints(p, parts_of(target)), lambda k: cycles(p, target, k))
+        for way in WAYS
+    ]
+    (config, cost), way = min(zip(found, WAYS, strict=True), key=lambda each: each[0][1])
+    fixed = {name: min(value, knobs[name][-1]) for name, value in way.items()}
+    return {name: {**config, **fixed}[name] for name in knobs}, cost
 
 
 def _knobs(p: Product) -> tuple[Knob, ...]:
     vectors, tiles = -(-p.columns // LANES), -(-p.rows // ROWS)
     return (
         Knob("rh", tuple(n for n in (1, 2, 3, 4, 5, 6) if n <= tiles)),
-        Knob("nv", tuple(n for n in (1, 2, 3) if n <= vectors)),
+        Knob("nv", tuple(n for n in (1, 2, 3, 4) if n <= vectors)),
         Knob("mb", block_choices(tiles, (1, 2, 3, 4))),
-        Knob("nb", block_choices(vectors, (1, 2, 3))),
+        Knob("nb", block_choices(vectors, (1, 2, 3, 4))),
         Knob("stretch", (0, *_stretches(p))),
+        Knob("ahead", (0,) if p.variable else (0, 1)),
         Knob("next_panel", (0, 1) if vectors > 1 and not p.variable else (0,)),
     )
 
@@ -141,7 +146,16 @@ def _stretches(p: Product) -> tuple[int, ...]:
 
 def _constraints(p: Product, parts: Parts) -> tuple[Constraint, ...]:
     def fits_registers(k: Columns) -> Mask:
-        return whole(k, "rh") * whole(k, "nv") + whole(k, "nv") + 1 <= REGISTERS
+        sums, nv = whole(k, "rh") * whole(k, "nv"), whole(k, "nv")
+        operands = np.where(whole(k, "ahead") > 0, parts.number, nv)
+        return sums + operands + 1 <= REGISTERS
+
+    def ahead_of_one_tile(k: Columns) -> Mask:
+        vectors = -(-p.columns // LANES)
+        blocks = vectors % (whole(k, "nb") * whole(k, "nv")) == 0
+        one = (whole(k, "rh") == 1) & (whole(k, "mb") > 1) & blocks
+        plain = (whole(k, "stretch") == 0) & (whole(k, "next_panel") == 0) & (not p.variable)
+        return (whole(k, "ahead") == 0) | (one & plain)
 
     def whole_blocks(k: Columns) -> Mask:
         tiles = -(-p.rows // (ROWS * whole(k, "rh")))
@@ -150,7 +164,8 @@ def _constraints(p: Product, parts: Parts) -> tuple[Constraint, ...]:
         return (beyond <= MOST_BEYOND * tiles) & (panels % whole(k, "nb") == 0)
 
     def parts_fit(k: Columns) -> Mask:
-        rows, stretch = whole(k, "mb") * whole(k, "rh") * ROWS, whole(k, "stretch")
+        tiles = np.where(whole(k, "ahead") > 0, 2, whole(k, "mb") * whole(k, "rh"))
+        rows, stretch = tiles * ROWS, whole(k, "stretch")
         columns = np.where(stretch > 0, whole(k, "nb") * whole(k, "nv") * LANES, 0)
         terms = np.where(stretch > 0, stretch, padded_depth(p))
         copied, panel = (
@@ -165,6 +180,7 @@ def _constraints(p: Product, parts: Parts) -> tuple[Constraint, ...]:
 
     return (
         Constraint("tiles fit the registers", fits_registers),
+        Constraint("rows ahead are those of one tile, for whole panels", ahead_of_one_tile),
         Constraint("whole blocks", whole_blocks),
         Constraint("parts fit the cache", parts_fit),
         Constraint("whole panels of stretches and variable matrices", whole_panels),
@@ -186,7 +202,9 @@ def _nest(p: Product, target: Target, k: Columns) -> Nest:
     tiles = -(-p.rows // block) * block * -(-p.columns // register["j"]) * register["j"]
     # A tile's instruction does 16 · 16 · 32 multiply-adds in the time of 16 · 16 · 2 of vectors'.
     executed = 2.0 * len(parts.pairs) * depth * tiles / (2 * OPERATIONS_AT_ONCE)
-    extra = {n: whole(k, n).astype(np.float64) for n in ("mb", "nb", "stretch", "next_panel")}
+    extra = {
+        n: whole(k, n).astype(np.float64) for n in ("mb", "nb", "stretch", "ahead", "next_panel")
+    }
     extra["cycles"] = cycles(p, target, k)
     matrix = (parts.number, depth, p.columns)
     accesses = (

@@ -42,16 +42,18 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         raise ScheduleError(f"{target} computes no product of float32 in parts for the workload")
     knob = {name: int(value) for name, value in config.items() if name != "sketch"}
     width = knob["nv"] * LANES
+    if knob["ahead"] and -(-p.columns // LANES) % knob["nv"]:
+        raise ScheduleError(f"{p.columns} columns are no whole number of panels of {width}")
     each = knob["rh"] * ROWS
     stretch = knob["stretch"] or padded_depth(p)
     block_rows = each * knob["mb"]
-    parts = parts_of(target)
+    parts = parts_of(target).by_weights if knob["ahead"] else parts_of(target)
     program = create_parts(p, parts, -(-p.rows // block_rows) * block_rows, stretch)
     final = s.remaining_blocks(program)[-1]
     if p.variable:
         program = s.set_scope(program, "matrix", "local")
     else:
-        packed = replace(_layout(stretch, width), transform=parts.name)
+        packed = replace(_layout(stretch, LANES if knob["ahead"] else width), transform=parts.name)
         program = s.transform_layout(program, p.weights, packed)
     program = s.set_scope(program, "parts", "local")
     program = s.set_scope(program, "product", "local")
@@ -61,11 +63,14 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         program, top = s.fuse(program, *outer)
     else:
         program = s.pad_einsum(program, "product", {1: -(-p.columns // width) * width})
-        program, outer, panel, place = _place_products(program, p, knob, target)
-        program = place_epilogue(program, final, place)
-        program = _overlap(program, p, panel, place)
+        program, outer, panel, tile = _place_products(program, p, knob, target)
+        program = place_epilogue(program, final, panel if knob["ahead"] else tile)
+        if knob["ahead"]:
+            program = s.overlap(program, tile)
+        else:
+            program = _overlap(program, p, panel, tile)
         program, top = s.fuse(program, *outer)
-        block = top
+        block = tile if knob["ahead"] else top
     program = _place_parts(program, block)
     return in_parallel(program, top, nominal_flops(function), target)
 
@@ -80,12 +85,13 @@ def _place_products(
         program, column, knob["nb"], knob["nv"], LANES
     )
     program, (m_block, m_tile, tile, row) = s.split(program, rows, knob["mb"], knob["rh"], ROWS)
-    outer = [n_block, m_block, n_panel, m_tile]
+    inner = [m_tile, n_panel] if knob["ahead"] else [n_panel, m_tile]
+    outer = [n_block, m_block, *inner]
     program = s.reorder(program, *outer, term, pair, tile, vector, row, lane)
     if p.variable:
         program = _place_matrix(program, n_panel, _layout(padded_depth(p), knob["nv"] * LANES))
     program = _sum_in_tiles(program, p, outer, (pair, tile, vector, row, lane, term), knob, target)
-    return place_result(program, result, m_tile, ROWS), [n_block, m_block], n_panel, m_tile
+    return place_result(program, result, inner[-1], ROWS), [n_block, m_block], n_panel, m_tile
 
 
 def _place_stretches(
@@ -135,9 +141,10 @@ def _sum_in_tiles(
     """The sums of a tile, which the last loop of ``outer`` is over, step by step."""
     pair, tile, vector, row, lane, term = inside
     program, (step, group, one) = s.split(program, term, GROUPS, TERMS)
-    order = [pair, tile, vector, row, group, lane, one]
+    tiles = [vector, pair, tile] if knob["ahead"] else [pair, tile, vector]
+    order = [*tiles, row, group, lane, one]
     program = s.reorder(program, step, *order)
-    weights = None if p.variable else p.weights
+    weights = None if p.variable or knob["ahead"] else p.weights
     return multiply_in_tiles(program, weights, [outer[-1]], [step], order, knob, target)
 
 

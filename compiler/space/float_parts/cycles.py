@@ -19,7 +19,12 @@ from tunefarm.compiler.space.matrix_tiles.cycles import (
     VECTOR,
 )
 from tunefarm.compiler.space.matrix_tiles.shape import LANES, REGISTERS, ROWS
-from tunefarm.compiler.space.product_cycles import fetched_cycles, overlapped, task_cycles
+from tunefarm.compiler.space.product_cycles import (
+    fetched_cycles,
+    overlapped,
+    shared_cycles,
+    task_cycles,
+)
 from tunefarm.compiler.space.strassen.program import Product
 from tunefarm.compiler.target import Target
 
@@ -30,6 +35,13 @@ HINT = 1.0  # clocks of a line that is asked for
 SEEN = 0.4  # of the shorter one of work and of weights that come meanwhile
 MOST_AHEAD = 3 << 16  # bytes of weights that are asked for before they are read, if once
 SPLIT = 16.0 / 3  # clocks of a part of a vector of float32
+# Of a tile's rows, whose parts stay in the first cache, beside the products of another: clocks of a
+# part of a vector, the share of the shorter one of split and products that is seen, and clocks of a
+# vector of results, beside which no other sum runs.
+SPLIT_NEAR, SEEN_AHEAD, EPILOGUE_NEAR = 2.8, 0.45, 4.0
+# Times the sum of these that it takes; on several cores other ways take longer than said, too.
+LOST_AHEAD, LOST_AHEAD_SHARED = 1.13, 1.05
+STORED_BYTES = 8.0  # a clock, of results that the second cache does not hold
 RUN, RUN_SHARED = 100.0, 350.0  # clocks until a row's terms of a stretch come, from other cores too
 
 
@@ -54,6 +66,40 @@ def macro_step_cycles(
 
 def cycles(p: Product, target: Target, k: Columns) -> Numbers:
     """Clocks of the whole product, its tasks shared out to the target's cores."""
+    ahead = whole(k, "ahead") > 0
+    if ahead.all():
+        found = _cycles_ahead(p, target, k)
+    else:
+        found = _cycles_by_blocks(p, target, k)
+        found = np.where(ahead, _cycles_ahead(p, target, k), found) if ahead.any() else found
+    return found + SHARED * (target.num_cores > 1)
+
+
+def _cycles_ahead(p: Product, target: Target, k: Columns) -> Numbers:
+    """Of rows that are split a tile ahead, beside the products of the one before it."""
+    parts = parts_of(target)
+    nv, mb, nb = (whole(k, name) for name in ("nv", "mb", "nb"))
+    depth, vectors = padded_depth(p), -(-p.columns // LANES)
+    row_blocks, panel_blocks = -(-p.rows // (ROWS * mb)), np.maximum(vectors // (nb * nv), 1)
+    steps, near = depth // DEPTH, ROWS * depth * parts.bytes <= target.l1_bytes
+    loads = parts.number * (LOAD + nv * LOAD_FROM_L2)
+    step = np.maximum(len(parts.pairs) * nv * PRODUCT, loads)
+    split = np.float64(ROWS * depth / LANES * parts.number * (SPLIT_NEAR if near else SPLIT))
+    epilogue = LATENCY + nv * (STORE + ROWS * EPILOGUE_NEAR)
+    tile = overlapped(nb * steps * step, split, SEEN_AHEAD) + nb * epilogue
+    lost = LOST_AHEAD if target.num_cores == 1 else LOST_AHEAD_SHARED
+    task = lost * (mb * tile + split + CONFIGURE)
+    weights = np.float64(parts.bytes * depth * vectors * LANES)
+    held = weights / panel_blocks + 2 * ROWS * (depth * parts.bytes + 4 * nb * nv * LANES)
+    source = replace(target, weights_in_memory=True)
+    fetched = fetched_cycles(weights, held, row_blocks * mb, panel_blocks, source)
+    # Cores that share the columns read all rows, part of which another one wrote: half is seen.
+    rows = np.where(panel_blocks > 1, shared_cycles(np.float64(2 * p.rows * p.depth), target), 0.0)
+    tasks = row_blocks * panel_blocks
+    return task_cycles(tasks * task + fetched + rows, tasks, tasks, target.num_cores)
+
+
+def _cycles_by_blocks(p: Product, target: Target, k: Columns) -> Numbers:
     parts = parts_of(target)
     rh, nv, mb, nb = (whole(k, name) for name in ("rh", "nv", "mb", "nb"))
     stretch = np.where(whole(k, "stretch") > 0, whole(k, "stretch"), padded_depth(p))
@@ -69,11 +115,13 @@ def cycles(p: Product, target: Target, k: Columns) -> Numbers:
     macro = stretches * (np.maximum(sums, epilogues) + LATENCY + rh * nv * STORE)
     last = row_blocks * (panels if p.variable else panel_blocks) * stretches * epilogues
     macro = macro + np.where(stretches > 1, rh * nv * ROWS * VECTOR, 0)
+    results = 4.0 * p.rows * p.columns
+    stored = results / STORED_BYTES if results > target.l2_bytes / 2 else 0.0
     run = RUN if target.num_cores == 1 else RUN_SHARED
     vector = parts.number * SPLIT
     row = padded_depth(p) / LANES * vector + np.where(stretches > 1, stretches * run, 0.0)
     split = tiles * rh * ROWS * row * panel_blocks
-    work = tiles * panels * macro + last + split
+    work = tiles * panels * macro + last + split + stored
     # Every block of rows splits the panels again, or asks for them.
     lines = parts.number * LANES / DEPTH
     matrix = vector + IN_TURN if p.variable else lines * HINT
@@ -82,8 +130,7 @@ def cycles(p: Product, target: Target, k: Columns) -> Numbers:
     total = overlapped(work, fetched, SEEN)
     tasks = row_blocks * panel_blocks
     blocks = tiles * panels / (mb * nb)
-    shared = task_cycles(total + CONFIGURE * tasks, tasks, blocks, target.num_cores)
-    return shared + SHARED * (target.num_cores > 1)
+    return task_cycles(total + CONFIGURE * tasks, tasks, blocks, target.num_cores)
 
 
 def _fetched(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from math import prod
@@ -31,6 +31,13 @@ class Parts:
     def bytes(self) -> int:
         """Of all parts of a float32."""
         return 2 * self.number
+
+    @property
+    def by_weights(self) -> Parts:
+        """With the pairs of a part of weights side by side, in the order in which all parts of the
+        left operand come first: kept in registers, these are loaded once for all weights."""
+        pairs = sorted(self.pairs, key=lambda pair: (pair[1], -pair[0]))
+        return replace(self, pairs=tuple(pairs))
 
     @property
     def returns(self) -> int:

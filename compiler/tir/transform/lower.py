@@ -18,7 +18,7 @@ from tunefarm.compiler.tir.transform.conditions import (
 )
 from tunefarm.compiler.tir.transform.double_buffer import double_buffer
 from tunefarm.compiler.tir.transform.no_ops import remove_no_ops
-from tunefarm.compiler.tir.transform.overlap import overlap_epilogues
+from tunefarm.compiler.tir.transform.overlap import overlap_sums
 from tunefarm.compiler.tir.transform.rows_together import take_rows_together
 from tunefarm.compiler.tir.transform.short_vectors import shorten_vectors
 from tunefarm.compiler.tir.transform.simplify import simplify
@@ -54,7 +54,7 @@ PHASES: tuple[Phase, ...] = (
     take_rows_together,  # what each has one of, and columns behind whole vectors
     shorten_vectors,  # last vectors of a row with few lanes have no others
     stagger_stages,  # a stage runs beside the next tile's one before it
-    overlap_epilogues,  # what follows a sum of matrix tiles runs beside the next one
+    overlap_sums,  # what stands around a sum of matrix tiles runs beside another one
     finish,
 )
 

@@ -1,9 +1,10 @@
-"""What follows a tile's sum runs beside the next tile's: a matrix unit works meanwhile."""
+"""What follows a tile's sum, or what the next one needs, runs beside a sum: a matrix unit works
+meanwhile."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tunefarm.compiler.tir.affine import Key, key_of
 from tunefarm.compiler.tir.facts import (
@@ -30,16 +31,17 @@ from tunefarm.compiler.tir.ir import (
     binary,
 )
 from tunefarm.compiler.tir.transform.double_buffer import allocations_around, in_copy
+from tunefarm.compiler.tir.transform.shares import ALWAYS, Beside, is_sum, uses_tiles, when
 from tunefarm.compiler.tir.visit import (
     seq,
-    substitute,
     substitute_stmt,
+    transform_accesses,
     transform_stmt,
     walk_stmt,
 )
 
 
-def overlap_epilogues(program: PrimFunc) -> PrimFunc:
+def overlap_sums(program: PrimFunc) -> PrimFunc:
     """Share the epilogue of each iteration of an overlapped loop out to the next one's sum.
 
     An epilogue in vectors and the products of a matrix unit use different parts of a core, which
@@ -55,6 +57,14 @@ def overlap_epilogues(program: PrimFunc) -> PrimFunc:
     What the sums hand on before their end is kept twice. A loop without tiles, or with nothing
     behind them, is a serial one, and so is one whose epilogue cannot run later, or in shares: it
     must compute each element by itself, from what the loop's body alone holds.
+
+    Where the body begins with what the sums read, that is made beside the iteration before instead,
+    in shares behind each register tile of a step; there are two of its buffers, in turn.
+
+    for t in 8: P = f(t); tile = 0; for k in 16: tile += P[k];  y[t] = tile
+    ->  P = f(0)
+        for t in 4: tile = 0; for k in 16: { tile += P[k]; a share of Q = f(2t + 1) };  y[2t] = tile
+                    tile = 0; for k in 16: { tile += Q[k]; if t < 3: a share of P = f(2t + 2) }; …
     """
 
     def rule(stmt: Stmt) -> Stmt | None:
@@ -70,7 +80,11 @@ def overlap_epilogues(program: PrimFunc) -> PrimFunc:
 def _overlapped(loop: For) -> Stmt:
     around, body = allocations_around(loop.body)
     parts = list(body.stmts) if isinstance(body, Seq) else [body]
-    cut = 1 + max((n for n, part in enumerate(parts) if _uses_tiles(part)), default=-1)
+    with_tiles = [n for n, part in enumerate(parts) if uses_tiles(part)]
+    if with_tiles and with_tiles[0]:
+        first = with_tiles[0]
+        return _filled_ahead(loop, around, seq(*parts[:first]), parts[first:]) or loop
+    cut = 1 + max(with_tiles, default=-1)
     sums, epilogue = parts[:cut], seq(*parts[cut:])
     if not sums or not parts[cut:]:
         return loop
@@ -79,15 +93,15 @@ def _overlapped(loop: For) -> Stmt:
         return loop
     late = substitute_stmt(epilogue, {loop.var: loop.var - 1})
     stores = [n for n, part in enumerate(sums) if buffers_stored(part) & set(handed)]
-    sum_loop = next((n for n, part in enumerate(sums) if _is_sum(part)), None)
+    sum_loop = next((n for n, part in enumerate(sums) if is_sum(part)), None)
     # A sum that stores some of its results before its end finds those of the last one in use.
     early = sum_loop is not None and any(n <= sum_loop for n in stores)
     kept = {b: replace(b, shape=(2, *b.shape)) for b in handed} if early else {}
     sums = [in_copy(part, kept, _parity(loop.var)) for part in sums]
     late = in_copy(late, kept, _parity(loop.var - 1))
     here = loop.var < loop.start + loop.extent
-    after = _Epilogue(loop.var > loop.start, late)
-    made = [after.beside(p, here) if n == sum_loop else If(here, p) for n, p in enumerate(sums)]
+    after = Beside(loop.var > loop.start, late)
+    made = [after.share_out(p, here) if n == sum_loop else If(here, p) for n, p in enumerate(sums)]
     if sum_loop is None:
         made.insert(min(stores, default=0), If(after.exists, late))
     stmt: Stmt = seq(*made)
@@ -98,6 +112,63 @@ def _overlapped(loop: For) -> Stmt:
     for buffer in handed:
         stmt = Allocate(kept.get(buffer, buffer), stmt)
     return stmt
+
+
+def _filled_ahead(
+    loop: For, around: list[Allocate], fill: Stmt, rest: Sequence[Stmt]
+) -> Stmt | None:
+    """The loop with each iteration's fill beside the sums of the one before it; None if these
+    change what it reads, or if it stores to other places than buffers of the body."""
+    filled = [a.buffer for a in around if a.buffer in buffers_stored(fill)]
+    sums = next((n for n, part in enumerate(rest) if is_sum(part)), None)
+    changed = buffers_stored(seq(*rest))
+    if (
+        sums is None
+        or buffers_stored(fill) != set(filled)
+        or changed & (set(filled) | buffers_read_below(fill))
+        or any(b.scope in ("register", "tile") for b in filled)
+    ):
+        return None
+    others = {b: replace(b, name=f"{b.name}_next") for b in filled}
+    end = loop.start + loop.extent
+    pairs = Var(f"{loop.var.name}_pair")
+    here = loop.start + pairs * 2
+
+    def at(number: Expr, stmt: Stmt, swapped: bool) -> Stmt:
+        made = substitute_stmt(stmt, {loop.var: number})
+        return _in_others(made, others) if swapped else made
+
+    def iteration(number: Expr, swapped: bool, more: Expr) -> Stmt:
+        following = Beside(more, at(number + 1, fill, not swapped), fine=True)
+        parts = [at(number, part, swapped) for part in rest]
+        return seq(*(following.share_out(p) if n == sums else p for n, p in enumerate(parts)))
+
+    has_even = isinstance(loop.extent, Const) and not int(loop.extent.value) % 2
+    second = ALWAYS if has_even else here + 1 < end
+    body = seq(
+        iteration(here, False, second),
+        when(second, iteration(here + 1, True, here + 2 < end)),
+    )
+    stmt: Stmt = seq(
+        at(loop.start, fill, False),
+        For(pairs, (loop.extent + 1) // 2, body),
+    )
+    if not isinstance(loop.extent, Const):
+        stmt = If(loop.extent > 0, stmt)
+    for allocation in reversed(around):
+        stmt = replace(allocation, body=stmt)
+    for buffer in others.values():
+        stmt = Allocate(buffer, stmt)
+    return stmt
+
+
+def _in_others(stmt: Stmt, others: Mapping[Buffer, Buffer]) -> Stmt:
+    return transform_accesses(
+        stmt,
+        others,
+        lambda load: replace(load, buffer=others[load.buffer]),
+        lambda store: replace(store, buffer=others[store.buffer]),
+    )
 
 
 def _may_run_later(sums: Stmt, epilogue: Stmt, handed: Sequence[Buffer]) -> bool:
@@ -127,74 +198,3 @@ def _is_elementwise(epilogue: Stmt) -> bool:
 
 def _parity(number: Expr) -> Expr:
     return binary("floormod", number, Const(2))
-
-
-def _uses_tiles(stmt: Stmt) -> bool:
-    return any(b.scope == "tile" for b in buffers_read_below(stmt) | buffers_stored(stmt))
-
-
-def _is_sum(stmt: Stmt) -> bool:
-    """Whether a loop runs over the products of tiles."""
-    return isinstance(stmt, For) and stmt.kind is LoopKind.SERIAL and _uses_tiles(stmt)
-
-
-@dataclass(frozen=True, slots=True)
-class _Epilogue:
-    """What is left of the iteration before, if there was one: ``exists``."""
-
-    exists: Expr
-    body: Stmt
-
-    def beside(self, sum_loop: Stmt, here: Expr) -> Stmt:
-        """The loops of a sum, run only ``here``, with a share of the epilogue in each step."""
-        return self._beside(sum_loop, here, Const(0), 1)
-
-    def _beside(self, stmt: Stmt, here: Expr, visit: Expr, visits: int) -> Stmt:
-        """``visit`` counts the steps of the loops around a statement: there are ``visits``."""
-        match stmt:
-            case Allocate():
-                return replace(stmt, body=self._beside(stmt.body, here, visit, visits))
-            case For(extent=Const(value=int() as extent)) if _is_sum(stmt) and extent > 0:
-                number = visit * extent + (stmt.var - stmt.start)
-                return replace(stmt, body=self._beside(stmt.body, here, number, visits * extent))
-            case Seq(stmts) if any(_is_sum(s) for s in stmts):
-                first = next(s for s in stmts if _is_sum(s))
-                inner = (
-                    self._beside(s, here, visit, visits) if s is first else If(here, s)
-                    for s in stmts
-                )  # fmt: skip
-                return seq(*inner)
-            case _:
-                return seq(If(here, stmt), If(self.exists, _share(self.body, visit, visits)))
-
-
-def _share(stmt: Stmt, visit: Expr, visits: int) -> Stmt:
-    """The iterations of a statement's outermost loops that one of ``visits`` runs."""
-    match stmt:
-        case Seq(stmts):
-            return seq(*(_share(s, visit, visits) for s in stmts))
-        case If(condition, then, orelse):
-            other = None if orelse is None else _share(orelse, visit, visits)
-            return If(condition, _share(then, visit, visits), other)
-        case For(kind=LoopKind.SERIAL):
-            loop = _joined(stmt)
-            begin = loop.extent * visit // visits
-            end = loop.extent * (visit + 1) // visits
-            return replace(loop, start=loop.start + begin, extent=end - begin)
-        case _:
-            return If(visit.equal(0), stmt) if visits > 1 else stmt
-
-
-def _joined(loop: For) -> For:
-    """Two loops, one in the other, as one."""
-    match loop.body:
-        case For(kind=LoopKind.SERIAL, extent=Const(value=int() as extent)) as inner if extent > 0:
-            if loop.prefetch or inner.prefetch:
-                return loop
-            both = Var(f"{loop.var.name}_{inner.var.name}")
-            outer = loop.start + both // extent
-            start = substitute(inner.start, {loop.var: outer})
-            body = substitute_stmt(inner.body, {loop.var: outer, inner.var: start + both % extent})
-            return _joined(For(both, loop.extent * extent, body))
-        case _:
-            return loop

@@ -130,8 +130,48 @@ def test_long_sums_in_stretches(m: int, target: Target) -> None:
     arrays = draw(workload.function, rng)
     default = space_of(workload, target).default
     for stretch, nv, nb in ((256, 2, 3), (512, 1, 2), (512, 3, 1)):
-        config = {**default, "stretch": stretch, "rh": 2, "nv": nv, "nb": nb, "mb": 1}
-        verify(workload.function, target, config, arrays, RUN)
+        knobs = {"stretch": stretch, "rh": 2, "nv": nv, "nb": nb, "mb": 1, "ahead": 0}
+        verify(workload.function, target, {**default, **knobs}, arrays, RUN)
+
+
+@pytest.mark.parametrize("target", BOTH)
+@pytest.mark.parametrize(("m", "n"), [(33, 64), (170, 192), (64, 40)])
+def test_rows_are_split_a_tile_ahead(m: int, n: int, target: Target) -> None:
+    """For an even and an odd number of tiles, for all panels and for blocks of them, in panels that
+    fill the registers and in narrow ones; the last tile has rows beyond the last one."""
+    workload = product(m, 100, n, residual=True)
+    rng = np.random.default_rng(m)
+    arrays = draw(workload.function, rng)
+    space = space_of(workload, target).sketches[0]
+    vectors, tiles = -(-n // 16), -(-m // 16)
+    ahead = {**space.default, "ahead": 1, "next_panel": 0, "rh": 1, "stretch": 0}
+    panels = ((4, vectors // 4), (1, vectors), (min(3, vectors), 1))
+    tried = 0
+    for nv, nb in panels:
+        for mb in (2, 3, tiles):
+            config = {**ahead, "nv": nv, "nb": nb, "mb": mb}
+            if nb and all(c.holds(config) for c in space.constraints):
+                tried += 1
+                verify(workload.function, target, config, arrays, RUN)
+    assert tried >= 3
+
+
+def test_a_tile_ahead_has_whole_panels() -> None:
+    workload = product(64, 64, 80)
+    config = {**space_of(workload).default, "ahead": 1, "rh": 1, "nv": 4, "nb": 2, "mb": 2}
+    with pytest.raises(ScheduleError, match="no whole number of panels"):
+        schedule_workload(workload, TARGET, {**config, "stretch": 0, "next_panel": 0})
+
+
+def test_rows_that_are_split_ahead_run_beside_the_products() -> None:
+    """A few vectors behind each register tile of a step, into the buffer that the next tile has."""
+    workload = product(640, 64, 64)
+    knobs = {"ahead": 1, "next_panel": 0, "rh": 1, "nv": 4, "nb": 1, "mb": 40, "stretch": 0}
+    config = {**space_of(workload).default, **knobs}
+    text = str(lower(schedule_workload(workload, TARGET, config)))
+    assert "in range(20)" in text  # pairs of tiles
+    step = text[text.index("x86.tdpbf16ps") :]
+    assert step.index("parts_next[") < step.index("near_bfloat16") < step.index("rows[")
 
 
 @pytest.mark.parametrize("stretch", [0, 256])
@@ -141,7 +181,7 @@ def test_blocks_of_rows_that_end_beyond_the_last_one(stretch: int) -> None:
     rng = np.random.default_rng(stretch)
     arrays = draw(workload.function, rng)
     default = space_of(workload).default
-    config = {**default, "rh": 1, "nv": 1, "mb": 6, "nb": 2, "stretch": stretch}
+    config = {**default, "rh": 1, "nv": 1, "mb": 6, "nb": 2, "stretch": stretch, "ahead": 0}
     assert all(c.holds(config) for c in space_of(workload).sketches[0].constraints)
     verify(workload.function, TARGET, config, arrays, RUN)
 

@@ -139,7 +139,7 @@ def test_every_line_behind_the_first_panel_is_asked_for(
 def test_every_line_of_the_next_parts_is_asked_for(rows: int) -> None:
     """Where iterations have few lines, and where they have many, four side by side."""
     config = {"sketch": "float_parts", "rh": 2, "nv": 2, "mb": -(-rows // 32)}
-    config |= {"nb": 2, "stretch": 0, "next_panel": 1}
+    config |= {"nb": 2, "stretch": 0, "ahead": 0, "next_panel": 1}
     lowered = lower(schedule_workload(product(rows, 128, 128), TILES_OF_AMX, config))
     weights, line = lowered.params[1], 2 * LINE
     hints = [h for h in asked(lowered.body, {}) if h[0].buffer is weights]

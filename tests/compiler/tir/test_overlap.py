@@ -9,8 +9,8 @@ from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.tir import Allocate, Buffer, Const, For, Load, LoopKind, PrimFunc, Store
 from tunefarm.compiler.tir import Var as LoopVar
 from tunefarm.compiler.tir import schedule as s
-from tunefarm.compiler.tir.ir import Cast, Stmt
-from tunefarm.compiler.tir.transform.overlap import overlap_epilogues
+from tunefarm.compiler.tir.ir import Cast, Expr, Stmt
+from tunefarm.compiler.tir.transform.overlap import overlap_sums
 from tunefarm.compiler.tir.visit import seq, substitute_stmt
 
 TILES, LANES = 5, 4
@@ -55,7 +55,7 @@ def program(
 @pytest.mark.parametrize("steps", [0, 1, 2, 3, 7, 20])
 def test_any_number_of_steps_and_rows(steps: int, rows: int, halves: int) -> None:
     plain = program(steps, rows, halves)
-    made = overlap_epilogues(plain)
+    made = overlap_sums(plain)
     values = np.random.default_rng(steps).integers(-9, 9, plain.params[0].shape)
     arrays = [values.astype(np.float32)]
     (want,) = harness.interpreted(plain, arrays)
@@ -65,19 +65,19 @@ def test_any_number_of_steps_and_rows(steps: int, rows: int, halves: int) -> Non
 
 
 def test_what_is_stored_before_the_end_of_a_sum_is_kept_twice() -> None:
-    assert "p: float32[3, 4]" in str(overlap_epilogues(program(4)))
-    assert "p: float32[2, 6, 4]" in str(overlap_epilogues(program(4, halves=2)))
+    assert "p: float32[3, 4]" in str(overlap_sums(program(4)))
+    assert "p: float32[2, 6, 4]" in str(overlap_sums(program(4, halves=2)))
 
 
 def test_other_loops_stay_as_they_are() -> None:
     plain = program(4, kind=LoopKind.SERIAL)
-    assert overlap_epilogues(plain) is plain
+    assert overlap_sums(plain) is plain
     with pytest.raises(ScheduleError, match="t is parallel; only a serial loop can be overlapped"):
         s.overlap(program(4, kind=LoopKind.PARALLEL), t)
 
 
 def stays_serial(plain: PrimFunc) -> bool:
-    return f"for t in range({TILES}):" in str(overlap_epilogues(plain))
+    return f"for t in range({TILES}):" in str(overlap_sums(plain))
 
 
 def test_sums_do_not_wait_for_the_epilogue() -> None:
@@ -107,3 +107,56 @@ def test_epilogues_that_shares_would_change_stay_in_one() -> None:
     for body in (overlapped(own), outlives):
         assert stays_serial(PrimFunc("f", (x, y), body))
     assert not stays_serial(PrimFunc("f", (x, y), overlapped(Allocate(held, seq(sums, plain)))))
+
+
+def filled(
+    tiles: int, steps: int, rows: int, registers: int = 2, changes: bool = False, whole: bool = True
+) -> PrimFunc:
+    """y[t, c] = Σ x[t, k] · (c + 1), of rows that each tile first copies, doubled."""
+    count: Expr = Const(tiles)
+    x = Buffer("x", (tiles, steps, rows))
+    y = Buffer("y", (tiles, registers, LANES))
+    length = Buffer("n", (1,), "int64")
+    copy = Buffer("p", (steps, rows), scope="local")
+    tile = Buffer("s", (registers, LANES), scope="tile")
+    c = LoopVar("c")
+    if not whole:
+        count = Load(length, (Const(0),))
+
+    def each(body: Stmt) -> Stmt:
+        lanes = For(j, Const(LANES), body, LoopKind.UNROLLED)
+        return For(c, Const(registers), lanes, LoopKind.UNROLLED)
+
+    twice = Store(copy, (k, i), Load(x, (t, k, i)) * 2.0)
+    term = Load(copy, (k, Const(0))) * Cast(c + 1, "float32")
+    body = seq(
+        For(k, Const(steps), For(i, Const(rows), twice)),
+        each(Store(tile, (c, j), Const(0.0, "float32"))),
+        For(k, Const(steps), each(Store(tile, (c, j), Load(tile, (c, j)) + term))),
+        each(Store(y, (t, c, j), Load(tile, (c, j)))),
+    )
+    if changes:
+        body = seq(body, Store(x, (t, Const(0), Const(0)), Const(0.0, "float32")))
+    loop = For(t, count, Allocate(copy, Allocate(tile, body)), LoopKind.OVERLAPPED)
+    return PrimFunc("f", (length, x, y), loop)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("rows", [1, 3, 8])
+@pytest.mark.parametrize(("tiles", "steps"), [(1, 3), (2, 1), (5, 4), (6, 7)])
+def test_what_a_tile_reads_is_made_beside_the_one_before(
+    tiles: int, steps: int, rows: int, whole: bool
+) -> None:
+    plain = filled(tiles, steps, rows, whole=whole)
+    made = overlap_sums(plain)
+    values = np.random.default_rng(steps).integers(-9, 9, plain.params[1].shape)
+    arrays = [np.array([tiles]), values.astype(np.float32)]
+    (want,) = harness.interpreted(plain, arrays)
+    (got,) = harness.interpreted(made, arrays)
+    np.testing.assert_array_equal(got, want)
+    assert "p_next: float32" in str(made)
+    assert f"for t_pair in range({(tiles + 1) // 2 if whole else '(n[0] + 1) // 2'})" in str(made)
+
+
+def test_fills_that_the_sums_change_stay_where_they_are() -> None:
+    assert "p_next" not in str(overlap_sums(filled(4, 3, 2, changes=True)))
