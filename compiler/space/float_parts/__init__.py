@@ -12,6 +12,19 @@
             some rows of the epilogue of the macro tile before, in vectors → result
           store the tiles
 
+Or, with ``ahead``, where a block's weights stay in the second cache, rows in tiles of sixteen,
+whose parts stay in the first one:
+
+    parallel over blocks of (panels of lanes, rows)
+      the first sixteen rows as parts
+      for sixteen rows:
+        for panel:                                      nv tiles of 16 rows by 16 lanes
+          sums = 0
+          for step of 32 terms, for tile of lanes:
+            for pair of parts: sums += part of the rows · part of the weights
+            some of the next sixteen rows as parts
+          store the tiles; their epilogue in vectors → result
+
 A float32 is the sum of three bfloat16s exactly, and products of those are exact in float32: six of
 the nine pairs give a product to 2^-23 of its size, as one multiply-add would round it. The small
 ones are summed before the large one, and the root of the mean square of the errors is 0.4 to 0.6 of
@@ -41,11 +54,11 @@ from tunefarm.compiler.space.config import (
     SketchSpace,
 )
 from tunefarm.compiler.space.float_parts.apply import schedule
-from tunefarm.compiler.space.float_parts.cycles import cycles
+from tunefarm.compiler.space.float_parts.cycles import cycles, fits_tiles
 from tunefarm.compiler.space.float_parts.forms import DEPTH, Parts, parts_of
 from tunefarm.compiler.space.float_parts.program import has_whole_parts, padded_depth
 from tunefarm.compiler.space.matrix_tiles import OPERATIONS_AT_ONCE, block_choices
-from tunefarm.compiler.space.matrix_tiles.shape import LANES, REGISTERS, ROWS
+from tunefarm.compiler.space.matrix_tiles.shape import LANES, ROWS
 from tunefarm.compiler.space.strassen.default import direct_cycles
 from tunefarm.compiler.space.strassen.program import Product, product_of
 from tunefarm.compiler.target import Target
@@ -146,14 +159,10 @@ def _stretches(p: Product) -> tuple[int, ...]:
 
 def _constraints(p: Product, parts: Parts) -> tuple[Constraint, ...]:
     def fits_registers(k: Columns) -> Mask:
-        sums, nv = whole(k, "rh") * whole(k, "nv"), whole(k, "nv")
-        operands = np.where(whole(k, "ahead") > 0, parts.number, nv)
-        return sums + operands + 1 <= REGISTERS
+        return fits_tiles(whole(k, "rh"), whole(k, "nv"), parts)
 
     def ahead_of_one_tile(k: Columns) -> Mask:
-        vectors = -(-p.columns // LANES)
-        blocks = vectors % (whole(k, "nb") * whole(k, "nv")) == 0
-        one = (whole(k, "rh") == 1) & (whole(k, "mb") > 1) & blocks
+        one = (whole(k, "rh") == 1) & (whole(k, "mb") > 1)
         plain = (whole(k, "stretch") == 0) & (whole(k, "next_panel") == 0) & (not p.variable)
         return (whole(k, "ahead") == 0) | (one & plain)
 
@@ -180,7 +189,7 @@ def _constraints(p: Product, parts: Parts) -> tuple[Constraint, ...]:
 
     return (
         Constraint("tiles fit the registers", fits_registers),
-        Constraint("rows ahead are those of one tile, for whole panels", ahead_of_one_tile),
+        Constraint("rows ahead are those of one tile", ahead_of_one_tile),
         Constraint("whole blocks", whole_blocks),
         Constraint("parts fit the cache", parts_fit),
         Constraint("whole panels of stretches and variable matrices", whole_panels),

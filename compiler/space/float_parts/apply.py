@@ -10,7 +10,7 @@ from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import Config
 from tunefarm.compiler.space.float_parts.cycles import MOST_AHEAD
-from tunefarm.compiler.space.float_parts.forms import DEPTH, PART, parts_of
+from tunefarm.compiler.space.float_parts.forms import DEPTH, PART, Parts, parts_of
 from tunefarm.compiler.space.float_parts.program import create_parts, has_whole_parts, padded_depth
 from tunefarm.compiler.space.matrix_tiles.apply import (
     in_tiles,
@@ -42,18 +42,16 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         raise ScheduleError(f"{target} computes no product of float32 in parts for the workload")
     knob = {name: int(value) for name, value in config.items() if name != "sketch"}
     width = knob["nv"] * LANES
-    if knob["ahead"] and -(-p.columns // LANES) % knob["nv"]:
-        raise ScheduleError(f"{p.columns} columns are no whole number of panels of {width}")
     each = knob["rh"] * ROWS
     stretch = knob["stretch"] or padded_depth(p)
     block_rows = each * knob["mb"]
-    parts = parts_of(target).by_weights if knob["ahead"] else parts_of(target)
+    parts = parts_by_order(knob, target)
     program = create_parts(p, parts, -(-p.rows // block_rows) * block_rows, stretch)
     final = s.remaining_blocks(program)[-1]
     if p.variable:
         program = s.set_scope(program, "matrix", "local")
     else:
-        packed = replace(_layout(stretch, LANES if knob["ahead"] else width), transform=parts.name)
+        packed = replace(_layout(stretch, knob["nv"]), transform=parts.name)
         program = s.transform_layout(program, p.weights, packed)
     program = s.set_scope(program, "parts", "local")
     program = s.set_scope(program, "product", "local")
@@ -89,7 +87,7 @@ def _place_products(
     outer = [n_block, m_block, *inner]
     program = s.reorder(program, *outer, term, pair, tile, vector, row, lane)
     if p.variable:
-        program = _place_matrix(program, n_panel, _layout(padded_depth(p), knob["nv"] * LANES))
+        program = _place_matrix(program, n_panel, _layout(padded_depth(p), knob["nv"]))
     program = _sum_in_tiles(program, p, outer, (pair, tile, vector, row, lane, term), knob, target)
     return place_result(program, result, inner[-1], ROWS), [n_block, m_block], n_panel, m_tile
 
@@ -113,7 +111,7 @@ def _place_stretches(
     program = place_tiles(program, result, m_tile, ROWS)
     program = s.compute_at(program, "product", m_tile)
     if p.variable:
-        program = _place_matrix(program, n_panel, _layout(knob["stretch"], knob["nv"] * LANES))
+        program = _place_matrix(program, n_panel, _layout(knob["stretch"], knob["nv"]))
     row, column, pair, term = own_loops(program, "product", m_tile)
     program, (tile, row) = s.split(program, row, ROWS)
     program, (vector, lane) = s.split(program, column, LANES)
@@ -141,11 +139,20 @@ def _sum_in_tiles(
     """The sums of a tile, which the last loop of ``outer`` is over, step by step."""
     pair, tile, vector, row, lane, term = inside
     program, (step, group, one) = s.split(program, term, GROUPS, TERMS)
-    tiles = [vector, pair, tile] if knob["ahead"] else [pair, tile, vector]
+    tiles = [vector, pair, tile] if knob["rh"] == 1 else [pair, tile, vector]
     order = [*tiles, row, group, lane, one]
     program = s.reorder(program, step, *order)
     weights = None if p.variable or knob["ahead"] else p.weights
-    return multiply_in_tiles(program, weights, [outer[-1]], [step], order, knob, target)
+    parts = parts_by_order(knob, target)
+    return multiply_in_tiles(
+        program, weights, [outer[-1]], [step], order, knob, target, first=(pair, parts.first)
+    )
+
+
+def parts_by_order(knob: Mapping[str, int], target: Target) -> Parts:
+    """The parts with the order of their pairs: the registers hold all parts of one tile of rows."""
+    parts = parts_of(target)
+    return parts.by_weights if knob["rh"] == 1 else parts
 
 
 def multiply_in_tiles(
@@ -156,10 +163,12 @@ def multiply_in_tiles(
     inside: list[Var],
     knob: Mapping[str, int],
     target: Target,
+    first: tuple[Var, int],
 ) -> PrimFunc:
     """The sums of products of parts by the unit, in the loops ``tiles`` over macro tiles of a panel
     and ``reduce`` over steps. ``inside`` are the loops over pairs, tiles, vectors, rows, groups,
-    lanes and terms; ``weights`` is the number of the packed parameter, None if it is split here."""
+    lanes and terms, ``first`` the one over pairs with the first that has the first weights;
+    ``weights`` is the number of the packed parameter, None if it is split here."""
     program = s.decompose_reduction(program, "product", reduce[0])
     if weights is not None:
         parts = parts_of(target)
@@ -167,10 +176,9 @@ def multiply_in_tiles(
         ahead = _hinted_ahead(program, tiles, reduce, elements)
         steps = _iterations(program, ahead)
         packed = PackedWeights(program.params[weights], elements, elements * steps)
-        first = {inside[0]: next(n for n, (_, part) in enumerate(parts.pairs) if part == 0)}
-        visits = (tiles, ahead, inside)
+        visits, begin = (tiles, ahead, inside), dict([first])
         program = prefetch_weights(
-            program, "product", packed, knob, *visits, target, level=2, run=TOGETHER, first=first
+            program, "product", packed, knob, *visits, target, level=2, run=TOGETHER, first=begin
         )
     program = in_tiles(program, own_loops(program, "product_init", tiles[-1]))
     *written_out, lane, _ = inside
@@ -215,9 +223,11 @@ def _place_parts(program: PrimFunc, block: Var) -> PrimFunc:
     return s.vectorize(s.unroll(program, number), lane)
 
 
-def _layout(stretch: int, width: int) -> PackedLayout:
-    """Parts of a matrix as [stretch][panel][step][part][group][lane][term]."""
-    return PackedLayout(((), (stretch // DEPTH, GROUPS, TERMS), (width,)), (1, 5, 2, 0, 3, 6, 4))
+def _layout(stretch: int, vectors: int) -> PackedLayout:
+    """Parts of a matrix as [stretch][panel][step][part][vector][group][lane][term]: a tile's lines
+    lie one behind the other."""
+    splits = (), (stretch // DEPTH, GROUPS, TERMS), (vectors, LANES)
+    return PackedLayout(splits, (1, 5, 2, 0, 6, 3, 7, 4))
 
 
 def _place_matrix(program: PrimFunc, panel: Var, layout: PackedLayout) -> PrimFunc:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from tunefarm.compiler.space.columns import Numbers, whole
+from tunefarm.compiler.space.columns import Mask, Numbers, whole
 from tunefarm.compiler.space.config import Columns
 from tunefarm.compiler.space.float_parts.forms import DEPTH, Parts, parts_of
 from tunefarm.compiler.space.float_parts.program import padded_depth
@@ -31,6 +31,7 @@ from tunefarm.compiler.target import Target
 EPILOGUE = 12.0  # clocks of a vector of results from a tile to memory
 SHARED = 25_000.0  # clocks by which a product on two cores takes longer than half of one on one
 IN_TURN = 6.0  # clocks of a vector whose lanes come from two rows in turn, beside its parts
+LOAD_ALONE = 35.0  # clocks of a tile from the second cache, for products of one tile of rows
 HINT = 1.0  # clocks of a line that is asked for
 SEEN = 0.4  # of the shorter one of work and of weights that come meanwhile
 MOST_AHEAD = 3 << 16  # bytes of weights that are asked for before they are read, if once
@@ -45,13 +46,21 @@ STORED_BYTES = 8.0  # a clock, of results that the second cache does not hold
 RUN, RUN_SHARED = 100.0, 350.0  # clocks until a row's terms of a stretch come, from other cores too
 
 
+def fits_tiles(rh: Numbers, nv: Numbers, parts: Parts) -> Mask:
+    """Whether the registers hold sums and operands: a tile of weights and all parts of one tile of
+    rows, or a tile of rows and those of weights."""
+    return rh * nv + np.where(rh == 1, parts.number, nv) + 1 <= REGISTERS
+
+
 def _load_cycles(parts: Parts, rh: Numbers, nv: Numbers, of_rows: float) -> Numbers:
     """Clocks of a step's loads: each tile of weights from the second cache; those of rows, each in
     ``of_rows`` the first time, again where pairs return to one, or for every pair where the
     registers do not hold all of them."""
     held = REGISTERS - rh * nv - nv
     again = np.where(rh <= held, parts.returns * rh, (len(parts.pairs) - parts.number) * rh)
-    return parts.number * (rh * of_rows + nv * LOAD_FROM_L2) + again * LOAD
+    several = parts.number * (rh * of_rows + nv * LOAD_FROM_L2) + again * LOAD
+    # All parts of one tile of rows stay, but each tile of weights comes alone.
+    return np.where(rh == 1, parts.number * (of_rows + nv * LOAD_ALONE), several)
 
 
 def macro_step_cycles(
@@ -80,7 +89,7 @@ def _cycles_ahead(p: Product, target: Target, k: Columns) -> Numbers:
     parts = parts_of(target)
     nv, mb, nb = (whole(k, name) for name in ("nv", "mb", "nb"))
     depth, vectors = padded_depth(p), -(-p.columns // LANES)
-    row_blocks, panel_blocks = -(-p.rows // (ROWS * mb)), np.maximum(vectors // (nb * nv), 1)
+    row_blocks, panel_blocks = -(-p.rows // (ROWS * mb)), -(-vectors // (nb * nv))
     steps, near = depth // DEPTH, ROWS * depth * parts.bytes <= target.l1_bytes
     loads = parts.number * (LOAD + nv * LOAD_FROM_L2)
     step = np.maximum(len(parts.pairs) * nv * PRODUCT, loads)

@@ -33,6 +33,11 @@ class Parts:
         return 2 * self.number
 
     @property
+    def first(self) -> int:
+        """The first pair with the highest part of the weights."""
+        return next(n for n, (_, part) in enumerate(self.pairs) if part == 0)
+
+    @property
     def by_weights(self) -> Parts:
         """With the pairs of a part of weights side by side, in the order in which all parts of the
         left operand come first: kept in registers, these are loaded once for all weights."""

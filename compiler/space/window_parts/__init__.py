@@ -31,15 +31,16 @@ from tunefarm.compiler.space.config import (
     Nest,
     SketchSpace,
 )
+from tunefarm.compiler.space.float_parts.cycles import fits_tiles
 from tunefarm.compiler.space.float_parts.forms import DEPTH, parts_of
 from tunefarm.compiler.space.matrix_tiles import OPERATIONS_AT_ONCE, block_choices
-from tunefarm.compiler.space.matrix_tiles.shape import LANES, REGISTERS, ROWS
+from tunefarm.compiler.space.matrix_tiles.shape import LANES, ROWS
 from tunefarm.compiler.space.window_parts.apply import schedule
 from tunefarm.compiler.space.window_parts.cycles import cycles, least_cycles_of_others, part_rows
 from tunefarm.compiler.space.window_parts.program import Windows, windows_of
 from tunefarm.compiler.target import Target
 
-NAME, VERSION = "window_parts", 1
+NAME, VERSION = "window_parts", 2
 COPIED_SHARE = 0.4  # of the second cache, for what a block holds: larger blocks gain nothing
 HINTED_SHARE = 1 / 2  # of the second cache: smaller weights stay there
 WORTH = 1.08  # times fewer cycles than by multiply-adds, in the models, to be a task's default
@@ -77,16 +78,16 @@ def _knobs(c: Windows) -> tuple[Knob, ...]:
     return (
         Knob("rows", tuple(n for n in range(1, c.height + 1) if c.height % n == 0)),
         Knob("rh", (1, 2, 3, 4)),
-        Knob("nv", tuple(n for n in (1, 2, 3) if vectors % n == 0)),
+        Knob("nv", tuple(n for n in (1, 2, 3, 4) if vectors % n == 0)),
         Knob("mb", tuple(n for n in block_choices(c.height, (1,)) if c.height % n == 0)),
-        Knob("nb", tuple(n for n in block_choices(vectors, (1, 2, 3)) if vectors % n == 0)),
+        Knob("nb", tuple(n for n in block_choices(vectors, (1, 2, 3, 4)) if vectors % n == 0)),
         Knob("next_panel", (0, 1) if vectors > 1 else (0,)),
     )
 
 
 def _constraints(c: Windows, target: Target) -> tuple[Constraint, ...]:
     def fits_registers(k: Columns) -> Mask:
-        return whole(k, "rh") * whole(k, "nv") + whole(k, "nv") + 1 <= REGISTERS
+        return fits_tiles(whole(k, "rh"), whole(k, "nv"), parts_of(target))
 
     def whole_blocks(k: Columns) -> Mask:
         groups, panels = c.height // whole(k, "rows"), c.outputs // (LANES * whole(k, "nv"))

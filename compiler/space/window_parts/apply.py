@@ -7,8 +7,13 @@ from collections.abc import Mapping
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import Config
-from tunefarm.compiler.space.float_parts.apply import GROUPS, TERMS, multiply_in_tiles
-from tunefarm.compiler.space.float_parts.forms import DEPTH, Parts, parts_of
+from tunefarm.compiler.space.float_parts.apply import (
+    GROUPS,
+    TERMS,
+    multiply_in_tiles,
+    parts_by_order,
+)
+from tunefarm.compiler.space.float_parts.forms import DEPTH, Parts
 from tunefarm.compiler.space.matrix_tiles.apply import (
     overlap_tiles,
     place_epilogue,
@@ -31,10 +36,9 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     if c is None or not target.has("amx-bf16"):
         raise ScheduleError(f"{target} computes no convolution of float32 in parts")
     knob = {name: int(value) for name, value in config.items() if name != "sketch"}
-    width = knob["nv"] * LANES
-    parts = parts_of(target)
+    parts = parts_by_order(knob, target)
     program = create_parts(c, parts, knob["rows"], knob["rh"] * ROWS)
-    program = _pack(program, c, parts, width)
+    program = _pack(program, c, parts, knob["nv"])
     program = s.set_scope(program, "parts", "local")
     program = s.set_scope(program, "product", "local")
     final = s.remaining_blocks(program)[-1]
@@ -46,11 +50,12 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     return in_parallel(program, top, nominal_flops(function), target)
 
 
-def _pack(program: PrimFunc, c: Windows, parts: Parts, width: int) -> PrimFunc:
-    """The weights as [panel][tap of rows][step][tap of columns][part][group][lane][term]: what the
-    taps of a row read are much the same pixels."""
+def _pack(program: PrimFunc, c: Windows, parts: Parts, vectors: int) -> PrimFunc:
+    """The weights as [panel][tap of rows][step][tap of columns][part][vector][group][lane][term]:
+    what the taps of a row read are much the same pixels."""
     taps = (c.taps[1], c.channels // DEPTH, GROUPS, TERMS)
-    layout = PackedLayout(((), taps, (width,)), (6, 1, 3, 2, 0, 4, 7, 5), parts.name)
+    order = (6, 1, 3, 2, 0, 7, 4, 8, 5)
+    layout = PackedLayout(((), taps, (vectors, LANES)), order, parts.name)
     return s.transform_layout(program, c.weights, layout)
 
 
@@ -68,9 +73,13 @@ def _place_products(
     program, (m_tile, tile, pixel) = s.split(program, pixels, knob["rh"], ROWS)
     program, (step, group, one) = s.split(program, term, GROUPS, TERMS)
     outer, tiles = [image, n_block, m_block], [m_group, m_tile]
-    reduce, inside = [down, step, across], [pair, tile, vector, pixel, group, lane, one]
+    registers = [vector, pair, tile] if knob["rh"] == 1 else [pair, tile, vector]
+    reduce, inside = [down, step, across], [*registers, pixel, group, lane, one]
     program = s.reorder(program, *outer, n_panel, *tiles, *reduce, *inside)
-    program = multiply_in_tiles(program, c.weights, tiles, reduce, inside, knob, target)
+    first = (pair, parts_by_order(knob, target).first)
+    program = multiply_in_tiles(
+        program, c.weights, tiles, reduce, inside, knob, target, first=first
+    )
     return place_result(program, result, m_tile, ROWS), outer, n_panel, m_group
 
 
