@@ -97,23 +97,28 @@ def _schedule_tiles(
     return s.tensorize(program, n_lane, dot.instruction.name), outermost
 
 
-def pack_constant(program: PrimFunc, dot: DotProduct, width: int, chunk: int) -> PrimFunc:
+def pack_constant(
+    program: PrimFunc, dot: DotProduct, width: int, chunk: int, lanes: int | None = None
+) -> PrimFunc:
     """Pack the right operand to [outer …][panel][taps …][group][width][term], with groups of zeros
-    where a ``chunk`` of them does not divide them."""
+    where a ``chunk`` of them does not divide them. With so many ``lanes`` to a tile, the groups of
+    a chunk stand inside of its vectors: […][chunk][vector][group][lane][term]."""
     c = dot.contraction
     assert c.rhs.param is not None
     dims = operand_axes(c)
     groups, terms = dot.words.reduce[-1].extent, dot.instruction.terms
     whole = (chunk, terms) if chunk < groups else (terms,)
-    pieces = {c.vector.position: (width,), dot.depth.position: whole}
+    columns = (width,) if lanes is None else (width // lanes, lanes)
+    pieces = {c.vector.position: columns, dot.depth.position: whole}
     factors, starts = split_operand(c, pieces)
     start = dict(zip(dims, starts, strict=True))
     taps = [start[a.position] for a in c.reduce[:-1]]
     summed = {a.position for a in c.reduce}
     front = [at for p, at in zip(dims, starts, strict=True) if p not in pieces and p not in summed]
-    lanes, depth = start[c.vector.position], start[dot.depth.position]
-    *depths, term = range(depth, depth + 1 + len(whole))
-    order = (*front, lanes, *taps, *depths, lanes + 1, term)
+    panel, depth = start[c.vector.position], start[dot.depth.position]
+    *vector, lane = range(panel + 1, panel + 1 + len(columns))
+    *steps, group, term = range(depth, depth + 1 + len(whole))
+    order = (*front, panel, *taps, *steps, *vector, group, lane, term)
     return s.transform_layout(program, c.rhs.param, PackedLayout(factors, order))
 
 

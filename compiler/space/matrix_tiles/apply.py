@@ -29,7 +29,8 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     c = dot.contraction
     knob = {name: int(value) for name, value in config.items() if name not in ("sketch", "order")}
     width = knob["nv"] * LANES
-    program, copy = pack_constant(c.program, dot, width, product.step), None
+    lanes = LANES if product.taps is None else None
+    program, copy = pack_constant(c.program, dot, width, product.step, lanes), None
     if knob["pack_lhs"] or dot.copied:
         program, copy = copy_rows(program, dot)
     program, epilogue = keep_sums(program, c, "local")
