@@ -31,7 +31,7 @@ from tunefarm.compiler.target import Target
 EPILOGUE = 12.0  # clocks of a vector of results from a tile to memory
 SHARED = 25_000.0  # clocks by which a product on two cores takes longer than half of one on one
 IN_TURN = 6.0  # clocks of a vector whose lanes come from two rows in turn, beside its parts
-LOAD_ALONE = 35.0  # clocks of a tile from the second cache, for products of one tile of rows
+LOAD_ALONE = 31.0  # clocks of a tile from the second cache, for products of one tile of rows
 HINT = 1.0  # clocks of a line that is asked for
 SEEN = 0.4  # of the shorter one of work and of weights that come meanwhile
 MOST_AHEAD = 3 << 16  # bytes of weights that are asked for before they are read, if once
@@ -40,6 +40,7 @@ SPLIT = 16.0 / 3  # clocks of a part of a vector of float32
 # part of a vector, the share of the shorter one of split and products that is seen, and clocks of a
 # vector of results, beside which no other sum runs.
 SPLIT_NEAR, SEEN_AHEAD, EPILOGUE_NEAR = 2.8, 0.45, 4.0
+HELD_AHEAD = 1.3  # times its bytes that what is read again for each tile takes of the second cache
 # Times the sum of these that it takes; on several cores other ways take longer than said, too.
 LOST_AHEAD, LOST_AHEAD_SHARED = 1.13, 1.05
 STORED_BYTES = 8.0  # a clock, of results that the second cache does not hold
@@ -99,12 +100,12 @@ def _cycles_ahead(p: Product, target: Target, k: Columns) -> Numbers:
     lost = LOST_AHEAD if target.num_cores == 1 else LOST_AHEAD_SHARED
     task = lost * (mb * tile + split + CONFIGURE)
     weights = np.float64(parts.bytes * depth * vectors * LANES)
-    held = weights / panel_blocks + 2 * ROWS * (depth * parts.bytes + 4 * nb * nv * LANES)
+    held = HELD_AHEAD * weights / panel_blocks + 2 * ROWS * (depth * parts.bytes + 4 * nb * nv * LANES)
     source = replace(target, weights_in_memory=True)
     fetched = fetched_cycles(weights, held, row_blocks * mb, panel_blocks, source)
+    tasks = row_blocks * panel_blocks
     # Cores that share the columns read all rows, part of which another one wrote: half is seen.
     rows = np.where(panel_blocks > 1, shared_cycles(np.float64(2 * p.rows * p.depth), target), 0.0)
-    tasks = row_blocks * panel_blocks
     return task_cycles(tasks * task + fetched + rows, tasks, tasks, target.num_cores)
 
 
