@@ -100,7 +100,9 @@ def _cycles_ahead(p: Product, target: Target, k: Columns) -> Numbers:
     lost = LOST_AHEAD if target.num_cores == 1 else LOST_AHEAD_SHARED
     task = lost * (mb * tile + split + CONFIGURE)
     weights = np.float64(parts.bytes * depth * vectors * LANES)
-    held = HELD_AHEAD * weights / panel_blocks + 2 * ROWS * (depth * parts.bytes + 4 * nb * nv * LANES)
+    held = HELD_AHEAD * weights / panel_blocks + 2 * ROWS * (
+        depth * parts.bytes + 4 * nb * nv * LANES
+    )
     source = replace(target, weights_in_memory=True)
     fetched = fetched_cycles(weights, held, row_blocks * mb, panel_blocks, source)
     tasks = row_blocks * panel_blocks

@@ -40,7 +40,7 @@ from tunefarm.compiler.space.window_parts.cycles import cycles, least_cycles_of_
 from tunefarm.compiler.space.window_parts.program import Windows, windows_of
 from tunefarm.compiler.target import Target
 
-NAME, VERSION = "window_parts", 2
+NAME, VERSION = "window_parts", 1
 COPIED_SHARE = 0.4  # of the second cache, for what a block holds: larger blocks gain nothing
 HINTED_SHARE = 1 / 2  # of the second cache: smaller weights stay there
 WORTH = 1.08  # times fewer cycles than by multiply-adds, in the models, to be a task's default
@@ -78,9 +78,9 @@ def _knobs(c: Windows) -> tuple[Knob, ...]:
     return (
         Knob("rows", tuple(n for n in range(1, c.height + 1) if c.height % n == 0)),
         Knob("rh", (1, 2, 3, 4)),
-        Knob("nv", tuple(n for n in (1, 2, 3, 4) if vectors % n == 0)),
+        Knob("nv", tuple(n for n in (1, 2, 3) if vectors % n == 0)),
         Knob("mb", tuple(n for n in block_choices(c.height, (1,)) if c.height % n == 0)),
-        Knob("nb", tuple(n for n in block_choices(vectors, (1, 2, 3, 4)) if vectors % n == 0)),
+        Knob("nb", tuple(n for n in block_choices(vectors, (1, 2, 3)) if vectors % n == 0)),
         Knob("next_panel", (0, 1) if vectors > 1 else (0,)),
     )
 
