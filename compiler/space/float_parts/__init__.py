@@ -12,8 +12,8 @@
             some rows of the epilogue of the macro tile before, in vectors → result
           store the tiles
 
-Or, with ``ahead``, where a block's weights stay in the second cache, rows in tiles of sixteen,
-whose parts stay in the first one:
+Or, with ``ahead``, rows in tiles of sixteen, which pays where the second cache holds a block's
+weights, and the first one the parts of a tile:
 
     parallel over blocks of (panels of lanes, rows)
       the first sixteen rows as parts
@@ -26,12 +26,12 @@ whose parts stay in the first one:
           store the tiles; their epilogue in vectors → result
 
 A float32 is the sum of three bfloat16s exactly, and products of those are exact in float32: six of
-the nine pairs give a product to 2^-23 of its size, as one multiply-add would round it. The small
-ones are summed before the large one, and the root of the mean square of the errors is 0.4 to 0.6 of
-that of multiply-adds (64 to 3072 terms). The unit takes denormals for zeros; what is infinite, or
-becomes it when it is rounded to bfloat16 (from 3.39e38 on), makes NaN of the results of its row. A
-target with ``-precision=strict`` leaves the method out. Weights are split and packed when a model
-is built, and take 3/2 of the memory; of another matrix each task splits the panels that it reads.
+the nine pairs give a product to 2^-23 of its size, as one multiply-add would round it. The root of
+the mean square of the errors is 0.4 to 0.6 of that of multiply-adds (64 to 3072 terms). The unit
+takes denormals for zeros; what is infinite, or becomes it when it is rounded to bfloat16 (from
+3.39e38 on), makes NaN of the results of its row. A target with ``-precision=strict`` leaves the
+method out. Weights are split and packed when a model is built, and take 3/2 of the memory; of
+another matrix each task splits the panels that it reads.
 
 For ``-precision=tf32`` a float32 is the sum of two parts, and three pairs give a product to 2^-15
 of its size at worst, where TF32 itself keeps 2^-10; weights take no more memory than before.
@@ -74,6 +74,7 @@ MAX_COPIED_BYTES = 1 << 20
 MAX_HELD_BYTES = 5 << 18  # with a panel of weights and the next: 5/8 of a second cache of 2 MB
 MOST_BEYOND = 0.1  # of the tiles, that blocks of rows may compute beyond the last one
 
+# What runs beside the products by default: hints for the next panel, or the split of the next rows.
 WAYS = {"ahead": 0, "next_panel": 1}, {"ahead": 1, "next_panel": 0}
 
 __all__ = ["cycles", "saved_cycles", "schedule", "space"]
@@ -129,13 +130,11 @@ def _default_of(p: Product, target: Target) -> tuple[dict[str, int], float]:
     rows that are split ahead."""
     knobs = {k.name: k.choices for k in _knobs(p)}
     choices = {name: values for name, values in knobs.items() if name not in WAYS[0]}
-    found = [
-        cheapest(choices, way, _constraints(p, parts_of(target)), lambda k: cycles(p, target, k))
-        for way in WAYS
-    ]
-    (config, cost), way = min(zip(found, WAYS, strict=True), key=lambda each: each[0][1])
-    fixed = {name: min(value, knobs[name][-1]) for name, value in way.items()}
-    return {name: {**config, **fixed}[name] for name in knobs}, cost
+    constraints = _constraints(p, parts_of(target))
+    found = (cheapest(choices, way, constraints, lambda k: cycles(p, target, k)) for way in WAYS)
+    config, cost = min(found, key=lambda each: each[1])
+    # Without a next panel there is but one choice.
+    return {name: min(config[name], values[-1]) for name, values in knobs.items()}, cost
 
 
 def _knobs(p: Product) -> tuple[Knob, ...]:

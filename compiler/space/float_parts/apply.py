@@ -62,13 +62,14 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     else:
         program = s.pad_einsum(program, "product", {1: -(-p.columns // width) * width})
         program, outer, panel, tile = _place_products(program, p, knob, target)
-        program = place_epilogue(program, final, panel if knob["ahead"] else tile)
         if knob["ahead"]:
-            program = s.overlap(program, tile)
+            program = s.overlap(place_epilogue(program, final, panel), tile)
+            program, top = s.fuse(program, *outer)
+            block = tile
         else:
-            program = _overlap(program, p, panel, tile)
-        program, top = s.fuse(program, *outer)
-        block = tile if knob["ahead"] else top
+            program = _overlap(place_epilogue(program, final, tile), p, panel, tile)
+            program, top = s.fuse(program, *outer)
+            block = top
     program = _place_parts(program, block)
     return in_parallel(program, top, nominal_flops(function), target)
 
@@ -139,14 +140,10 @@ def _sum_in_tiles(
     """The sums of a tile, which the last loop of ``outer`` is over, step by step."""
     pair, tile, vector, row, lane, term = inside
     program, (step, group, one) = s.split(program, term, GROUPS, TERMS)
-    tiles = [vector, pair, tile] if knob["rh"] == 1 else [pair, tile, vector]
-    order = [*tiles, row, group, lane, one]
+    order = [*register_loops(knob, pair, tile, vector), row, group, lane, one]
     program = s.reorder(program, step, *order)
-    weights = None if p.variable or knob["ahead"] else p.weights
-    parts = parts_by_order(knob, target)
-    return multiply_in_tiles(
-        program, weights, [outer[-1]], [step], order, knob, target, first=(pair, parts.first)
-    )
+    hinted = None if p.variable or knob["ahead"] else p.weights
+    return multiply_in_tiles(program, hinted, [outer[-1]], [step], order, pair, knob, target)
 
 
 def parts_by_order(knob: Mapping[str, int], target: Target) -> Parts:
@@ -155,37 +152,42 @@ def parts_by_order(knob: Mapping[str, int], target: Target) -> Parts:
     return parts.by_weights if knob["rh"] == 1 else parts
 
 
+def register_loops(knob: Mapping[str, int], pair: Var, tile: Var, vector: Var) -> list[Var]:
+    """The loops over the products of a step, outermost first, for the pairs in that order."""
+    return [vector, pair, tile] if knob["rh"] == 1 else [pair, tile, vector]
+
+
 def multiply_in_tiles(
     program: PrimFunc,
-    weights: int | None,
+    hinted: int | None,
     tiles: list[Var],
     reduce: list[Var],
     inside: list[Var],
+    pair: Var,
     knob: Mapping[str, int],
     target: Target,
-    first: tuple[Var, int],
 ) -> PrimFunc:
     """The sums of products of parts by the unit, in the loops ``tiles`` over macro tiles of a panel
-    and ``reduce`` over steps. ``inside`` are the loops over pairs, tiles, vectors, rows, groups,
-    lanes and terms, ``first`` the one over pairs with the first that has the first weights;
-    ``weights`` is the number of the packed parameter, None if it is split here."""
+    and ``reduce`` over steps. ``inside`` are the ``register_loops``, that over the pairs one of
+    them, and those over rows, groups, lanes and terms. ``hinted`` is the number of the packed
+    parameter whose next panel may be asked for, None if there is none."""
     program = s.decompose_reduction(program, "product", reduce[0])
-    if weights is not None:
-        parts = parts_of(target)
+    if hinted is not None:
+        parts = parts_by_order(knob, target)
         elements = parts.number * DEPTH * knob["nv"] * LANES
-        ahead = _hinted_ahead(program, tiles, reduce, elements)
-        steps = _iterations(program, ahead)
-        packed = PackedWeights(program.params[weights], elements, elements * steps)
-        visits, begin = (tiles, ahead, inside), dict([first])
+        steps = _steps_hinted(program, tiles, reduce, elements)
+        panel = elements * _iterations(program, steps)
+        packed = PackedWeights(program.params[hinted], elements, panel)
         program = prefetch_weights(
-            program, "product", packed, knob, *visits, target, level=2, run=TOGETHER, first=begin
-        )
+            program, "product", packed, knob, tiles, steps, inside, target, level=2, run=TOGETHER,
+            first={pair: parts.first},
+        )  # fmt: skip
     program = in_tiles(program, own_loops(program, "product_init", tiles[-1]))
     *written_out, lane, _ = inside
     return in_tiles(s.tensorize(program, lane, INSTRUCTION), written_out)
 
 
-def _hinted_ahead(
+def _steps_hinted(
     program: PrimFunc, tiles: list[Var], reduce: list[Var], elements: int
 ) -> list[Var]:
     """The loops over steps of so many elements whose weights are asked for before they begin: all

@@ -36,10 +36,10 @@ HINT = 1.0  # clocks of a line that is asked for
 SEEN = 0.4  # of the shorter one of work and of weights that come meanwhile
 MOST_AHEAD = 3 << 16  # bytes of weights that are asked for before they are read, if once
 SPLIT = 16.0 / 3  # clocks of a part of a vector of float32
-# Of a tile's rows, whose parts stay in the first cache, beside the products of another: clocks of a
-# part of a vector, the share of the shorter one of split and products that is seen, and clocks of a
-# vector of results, beside which no other sum runs.
-SPLIT_NEAR, SEEN_AHEAD, EPILOGUE_NEAR = 2.8, 0.45, 4.0
+# Of rows that are split a tile ahead.
+SPLIT_NEAR = 2.8  # clocks of a part of a vector, where the parts stay in the first cache
+SEEN_AHEAD = 0.45  # of the shorter one of the split and the products beside it
+EPILOGUE_NEAR = 4.0  # clocks of a vector of results, beside which no other sum runs
 HELD_AHEAD = 1.3  # times its bytes that what is read again for each tile takes of the second cache
 # Times the sum of these that it takes; on several cores other ways take longer than said, too.
 LOST_AHEAD, LOST_AHEAD_SHARED = 1.13, 1.05
@@ -77,11 +77,7 @@ def macro_step_cycles(
 def cycles(p: Product, target: Target, k: Columns) -> Numbers:
     """Clocks of the whole product, its tasks shared out to the target's cores."""
     ahead = whole(k, "ahead") > 0
-    if ahead.all():
-        found = _cycles_ahead(p, target, k)
-    else:
-        found = _cycles_by_blocks(p, target, k)
-        found = np.where(ahead, _cycles_ahead(p, target, k), found) if ahead.any() else found
+    found = np.where(ahead, _cycles_ahead(p, target, k), _cycles_by_blocks(p, target, k))
     return found + SHARED * (target.num_cores > 1)
 
 
@@ -112,6 +108,7 @@ def _cycles_ahead(p: Product, target: Target, k: Columns) -> Numbers:
 
 
 def _cycles_by_blocks(p: Product, target: Target, k: Columns) -> Numbers:
+    """Of rows that are split for whole blocks, before the products."""
     parts = parts_of(target)
     rh, nv, mb, nb = (whole(k, name) for name in ("rh", "nv", "mb", "nb"))
     stretch = np.where(whole(k, "stretch") > 0, whole(k, "stretch"), padded_depth(p))

@@ -20,8 +20,8 @@ DEPTH = 32  # terms that an instruction sums: those of weights are padded to who
 @dataclass(frozen=True, slots=True)
 class Parts:
     """How many parts a float32 has, and which part of each operand, 0 the highest, are multiplied,
-    in the order in which they are summed. From one pair to the next one operand stays in its
-    registers. Layouts ask for weights in parts by ``name``, which is stored."""
+    in the order in which they are summed. Layouts ask for weights in parts by ``name``, which is
+    stored."""
 
     number: int
     pairs: tuple[tuple[int, int], ...]
@@ -39,8 +39,8 @@ class Parts:
 
     @property
     def by_weights(self) -> Parts:
-        """With the pairs of a part of weights side by side, in the order in which all parts of the
-        left operand come first: kept in registers, these are loaded once for all weights."""
+        """With the pairs of a part of weights side by side, all parts of the left operand first:
+        where registers hold all of these, they are loaded once for all vectors of a step."""
         pairs = sorted(self.pairs, key=lambda pair: (pair[1], -pair[0]))
         return replace(self, pairs=tuple(pairs))
 
@@ -51,6 +51,7 @@ class Parts:
         return 1 + changes - self.number
 
 
+# From one pair to the next one operand stays in its registers.
 # All 24 bits: what is left out is below 2^-23 of the product.
 THREE = Parts(3, ((0, 2), (0, 1), (1, 1), (1, 0), (2, 0), (0, 0)), "bfloat16 parts")
 # 16 bits: each operand is up to 2^-17 of itself off, and 2^-16 of the product may be left out.

@@ -12,7 +12,8 @@
 
 Tiles of rows lie along the last axis of rows, those of a macro tile along the second last, if there
 is one. No condition may cut through a tile: its rows divide the axis, or the copy has some of zeros
-behind it. The constant operand is packed at build time to [panel][taps][group][nv · lanes][term].
+behind it. The constant operand is packed at build time to [panel][taps][step][vector][group][lane]
+[term]: a tile's lines lie one behind the other. Where groups are taps, vectors are inside of them.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from tunefarm.compiler.space.float_parts.apply import (
     TERMS,
     multiply_in_tiles,
     parts_by_order,
+    register_loops,
 )
 from tunefarm.compiler.space.float_parts.forms import DEPTH, Parts
 from tunefarm.compiler.space.matrix_tiles.apply import (
@@ -73,13 +74,10 @@ def _place_products(
     program, (m_tile, tile, pixel) = s.split(program, pixels, knob["rh"], ROWS)
     program, (step, group, one) = s.split(program, term, GROUPS, TERMS)
     outer, tiles = [image, n_block, m_block], [m_group, m_tile]
-    registers = [vector, pair, tile] if knob["rh"] == 1 else [pair, tile, vector]
+    registers = register_loops(knob, pair, tile, vector)
     reduce, inside = [down, step, across], [*registers, pixel, group, lane, one]
     program = s.reorder(program, *outer, n_panel, *tiles, *reduce, *inside)
-    first = (pair, parts_by_order(knob, target).first)
-    program = multiply_in_tiles(
-        program, c.weights, tiles, reduce, inside, knob, target, first=first
-    )
+    program = multiply_in_tiles(program, c.weights, tiles, reduce, inside, pair, knob, target)
     return place_result(program, result, m_tile, ROWS), outer, n_panel, m_group
 
 

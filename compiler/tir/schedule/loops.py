@@ -190,10 +190,13 @@ def stagger(program: PrimFunc, loop: Var) -> PrimFunc:
 
 def overlap(program: PrimFunc, loop: Var) -> PrimFunc:
     """Share what follows the tiles of a matrix unit in a serial loop's body out to the sums of the
-    next iteration, where lowering finds that it can be.
+    next iteration, or what fills their operands to those of the one before, where lowering finds
+    that it can be.
 
     for t in 8: tile = Σ_k f(t, k); P = tile; y[t] = g(P)
     ->  for t in 9: for k: { if t < 8: tile += f(t, k); if t > 0: a share of y[t - 1] = g(P) }; …
+    for t in 8: P = f(t); tile = Σ_k P[k]; …
+    ->  P = f(0); for t in 8: for k: { tile += P[k]; if t < 7: a share of Q = f(t + 1) }; swap; …
     """
     node = find_loop(program, loop)
     if node.kind is not LoopKind.SERIAL:

@@ -3,7 +3,7 @@ meanwhile."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tunefarm.compiler.tir.affine import Key, key_of
@@ -27,15 +27,14 @@ from tunefarm.compiler.tir.ir import (
     Seq,
     Stmt,
     Store,
-    Var,
     binary,
 )
 from tunefarm.compiler.tir.transform.double_buffer import allocations_around, in_copy
-from tunefarm.compiler.tir.transform.shares import ALWAYS, Beside, is_sum, uses_tiles, when
+from tunefarm.compiler.tir.transform.fills_ahead import filled_ahead
+from tunefarm.compiler.tir.transform.shares import Beside, is_sum, uses_tiles
 from tunefarm.compiler.tir.visit import (
     seq,
     substitute_stmt,
-    transform_accesses,
     transform_stmt,
     walk_stmt,
 )
@@ -54,17 +53,19 @@ def overlap_sums(program: PrimFunc) -> PrimFunc:
                                  if t > 0: for i in [2k, 2k + 2): y[t - 1, i] = g(P[i])
                     if t < 8: P = tile
 
-    What the sums hand on before their end is kept twice. A loop without tiles, or with nothing
-    behind them, is a serial one, and so is one whose epilogue cannot run later, or in shares: it
-    must compute each element by itself, from what the loop's body alone holds.
+    What the sums hand on before their end is kept twice. The epilogue must compute each element by
+    itself, from what the loop's body alone holds, so that it can run later, and in shares.
 
-    Where the body begins with what the sums read, that is made beside the iteration before instead,
-    in shares behind each register tile of a step; there are two of its buffers, in turn.
+    Where the body begins with a nest that fills what the sums read, from what is there before the
+    loop, the fill runs beside the sums of the iteration before instead, in shares behind each
+    register tile of a step; there are two of its buffers, in turn.
 
     for t in 8: P = f(t); tile = 0; for k in 16: tile += P[k];  y[t] = tile
     ->  P = f(0)
         for t in 4: tile = 0; for k in 16: { tile += P[k]; a share of Q = f(2t + 1) };  y[2t] = tile
                     tile = 0; for k in 16: { tile += Q[k]; if t < 3: a share of P = f(2t + 2) }; …
+
+    A loop without tiles, or in which neither is possible, is a serial one.
     """
 
     def rule(stmt: Stmt) -> Stmt | None:
@@ -83,7 +84,9 @@ def _overlapped(loop: For) -> Stmt:
     with_tiles = [n for n, part in enumerate(parts) if uses_tiles(part)]
     if with_tiles and with_tiles[0]:
         first = with_tiles[0]
-        return _filled_ahead(loop, around, seq(*parts[:first]), parts[first:]) or loop
+        ahead = filled_ahead(loop, around, seq(*parts[:first]), parts[first:])
+        if ahead is not None:
+            return ahead
     cut = 1 + max(with_tiles, default=-1)
     sums, epilogue = parts[:cut], seq(*parts[cut:])
     if not sums or not parts[cut:]:
@@ -112,63 +115,6 @@ def _overlapped(loop: For) -> Stmt:
     for buffer in handed:
         stmt = Allocate(kept.get(buffer, buffer), stmt)
     return stmt
-
-
-def _filled_ahead(
-    loop: For, around: list[Allocate], fill: Stmt, rest: Sequence[Stmt]
-) -> Stmt | None:
-    """The loop with each iteration's fill beside the sums of the one before it; None if these
-    change what it reads, or if it stores to other places than buffers of the body."""
-    filled = [a.buffer for a in around if a.buffer in buffers_stored(fill)]
-    sums = next((n for n, part in enumerate(rest) if is_sum(part)), None)
-    changed = buffers_stored(seq(*rest))
-    if (
-        sums is None
-        or buffers_stored(fill) != set(filled)
-        or changed & (set(filled) | buffers_read_below(fill))
-        or any(b.scope in ("register", "tile") for b in filled)
-    ):
-        return None
-    others = {b: replace(b, name=f"{b.name}_next") for b in filled}
-    end = loop.start + loop.extent
-    pairs = Var(f"{loop.var.name}_pair")
-    here = loop.start + pairs * 2
-
-    def at(number: Expr, stmt: Stmt, swapped: bool) -> Stmt:
-        made = substitute_stmt(stmt, {loop.var: number})
-        return _in_others(made, others) if swapped else made
-
-    def iteration(number: Expr, swapped: bool, more: Expr) -> Stmt:
-        following = Beside(more, at(number + 1, fill, not swapped), fine=True)
-        parts = [at(number, part, swapped) for part in rest]
-        return seq(*(following.share_out(p) if n == sums else p for n, p in enumerate(parts)))
-
-    has_even = isinstance(loop.extent, Const) and not int(loop.extent.value) % 2
-    second = ALWAYS if has_even else here + 1 < end
-    body = seq(
-        iteration(here, False, second),
-        when(second, iteration(here + 1, True, here + 2 < end)),
-    )
-    stmt: Stmt = seq(
-        at(loop.start, fill, False),
-        For(pairs, (loop.extent + 1) // 2, body),
-    )
-    if not isinstance(loop.extent, Const):
-        stmt = If(loop.extent > 0, stmt)
-    for allocation in reversed(around):
-        stmt = replace(allocation, body=stmt)
-    for buffer in others.values():
-        stmt = Allocate(buffer, stmt)
-    return stmt
-
-
-def _in_others(stmt: Stmt, others: Mapping[Buffer, Buffer]) -> Stmt:
-    return transform_accesses(
-        stmt,
-        others,
-        lambda load: replace(load, buffer=others[load.buffer]),
-        lambda store: replace(store, buffer=others[store.buffer]),
-    )
 
 
 def _may_run_later(sums: Stmt, epilogue: Stmt, handed: Sequence[Buffer]) -> bool:

@@ -31,6 +31,7 @@ def is_sum(stmt: Stmt) -> bool:
 
 
 def when(condition: Expr, stmt: Stmt) -> Stmt:
+    """The statement under a condition, or without one that is ``ALWAYS`` itself."""
     return stmt if condition is ALWAYS else If(condition, stmt)
 
 
@@ -70,17 +71,17 @@ class Beside:
                 return seq(when(here, stmt), self._share(visit, visits))
 
     def _share(self, visit: Expr, visits: int) -> Stmt:
-        return when(self.exists, _share(self.body, visit, visits))
+        return when(self.exists, _share_of(self.body, visit, visits))
 
 
-def _share(stmt: Stmt, visit: Expr, visits: int) -> Stmt:
+def _share_of(stmt: Stmt, visit: Expr, visits: int) -> Stmt:
     """The iterations of a statement's outermost loops that one of ``visits`` runs."""
     match stmt:
         case Seq(stmts):
-            return seq(*(_share(s, visit, visits) for s in stmts))
+            return seq(*(_share_of(s, visit, visits) for s in stmts))
         case If(condition, then, orelse):
-            other = None if orelse is None else _share(orelse, visit, visits)
-            return If(condition, _share(then, visit, visits), other)
+            other = None if orelse is None else _share_of(orelse, visit, visits)
+            return If(condition, _share_of(then, visit, visits), other)
         case For(kind=LoopKind.SERIAL):
             loop = _joined(stmt)
             begin = loop.extent * visit // visits

@@ -135,10 +135,10 @@ def test_every_line_behind_the_first_panel_is_asked_for(
     assert panels <= found
 
 
-@pytest.mark.parametrize("rows", [64, 128, 400, 1664])
-def test_every_line_of_the_next_parts_is_asked_for(rows: int) -> None:
+@pytest.mark.parametrize(("rows", "rh"), [(64, 2), (128, 1), (128, 2), (400, 2), (1664, 2)])
+def test_every_line_of_the_next_parts_is_asked_for(rows: int, rh: int) -> None:
     """Where iterations have few lines, and where they have many, four side by side."""
-    config = {"sketch": "float_parts", "rh": 2, "nv": 2, "mb": -(-rows // 32)}
+    config = {"sketch": "float_parts", "rh": rh, "nv": 2, "mb": -(-rows // (16 * rh))}
     config |= {"nb": 2, "stretch": 0, "ahead": 0, "next_panel": 1}
     lowered = lower(schedule_workload(product(rows, 128, 128), TILES_OF_AMX, config))
     weights, line = lowered.params[1], 2 * LINE

@@ -1,4 +1,5 @@
-"""Epilogues beside the next sum: the same results, in shares for any number of steps."""
+"""Epilogues beside the next sum, and fills beside the one before: the same results, in shares for
+any number of steps."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from tunefarm.compiler.tir import Var as LoopVar
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Cast, Expr, Stmt
 from tunefarm.compiler.tir.transform.overlap import overlap_sums
+from tunefarm.compiler.tir.transform.simplify import simplify
 from tunefarm.compiler.tir.visit import seq, substitute_stmt
 
 TILES, LANES = 5, 4
@@ -110,53 +112,124 @@ def test_epilogues_that_shares_would_change_stay_in_one() -> None:
 
 
 def filled(
-    tiles: int, steps: int, rows: int, registers: int = 2, changes: bool = False, whole: bool = True
+    tiles: int, steps: int, rows: int, registers: int = 2, panels: int = 1, whole: bool = True
 ) -> PrimFunc:
-    """y[t, c] = Σ x[t, k] · (c + 1), of rows that each tile first copies, doubled."""
-    count: Expr = Const(tiles)
+    """y[t, p, c] = Σ x[t, k] · (c + 1) · (p + 1), of rows that each tile first copies, doubled."""
     x = Buffer("x", (tiles, steps, rows))
-    y = Buffer("y", (tiles, registers, LANES))
+    y = Buffer("y", (tiles, panels, registers, LANES))
     length = Buffer("n", (1,), "int64")
     copy = Buffer("p", (steps, rows), scope="local")
     tile = Buffer("s", (registers, LANES), scope="tile")
-    c = LoopVar("c")
-    if not whole:
-        count = Load(length, (Const(0),))
+    c, panel = LoopVar("c"), LoopVar("panel")
+    count: Expr = Const(tiles) if whole else Load(length, (Const(0),))
 
     def each(body: Stmt) -> Stmt:
         lanes = For(j, Const(LANES), body, LoopKind.UNROLLED)
         return For(c, Const(registers), lanes, LoopKind.UNROLLED)
 
     twice = Store(copy, (k, i), Load(x, (t, k, i)) * 2.0)
-    term = Load(copy, (k, Const(0))) * Cast(c + 1, "float32")
-    body = seq(
-        For(k, Const(steps), For(i, Const(rows), twice)),
+    term = Load(copy, (k, Const(0))) * Cast((c + 1) * (panel + 1), "float32")
+    sums = seq(
         each(Store(tile, (c, j), Const(0.0, "float32"))),
         For(k, Const(steps), each(Store(tile, (c, j), Load(tile, (c, j)) + term))),
-        each(Store(y, (t, c, j), Load(tile, (c, j)))),
+        each(Store(y, (t, panel, c, j), Load(tile, (c, j)))),
     )
-    if changes:
-        body = seq(body, Store(x, (t, Const(0), Const(0)), Const(0.0, "float32")))
+    body = seq(For(k, Const(steps), For(i, Const(rows), twice)), For(panel, Const(panels), sums))
     loop = For(t, count, Allocate(copy, Allocate(tile, body)), LoopKind.OVERLAPPED)
     return PrimFunc("f", (length, x, y), loop)
 
 
 @pytest.mark.parametrize("whole", [True, False])
-@pytest.mark.parametrize("rows", [1, 3, 8])
-@pytest.mark.parametrize(("tiles", "steps"), [(1, 3), (2, 1), (5, 4), (6, 7)])
+@pytest.mark.parametrize(("rows", "registers"), [(1, 1), (3, 2), (8, 3)])
+@pytest.mark.parametrize(
+    ("tiles", "steps", "panels"), [(1, 3, 1), (2, 1, 1), (5, 4, 2), (6, 7, 1), (3, 2, 3)]
+)
 def test_what_a_tile_reads_is_made_beside_the_one_before(
-    tiles: int, steps: int, rows: int, whole: bool
+    tiles: int, steps: int, panels: int, rows: int, registers: int, whole: bool
 ) -> None:
-    plain = filled(tiles, steps, rows, whole=whole)
+    plain = filled(tiles, steps, rows, registers, panels, whole)
     made = overlap_sums(plain)
     values = np.random.default_rng(steps).integers(-9, 9, plain.params[1].shape)
     arrays = [np.array([tiles]), values.astype(np.float32)]
     (want,) = harness.interpreted(plain, arrays)
     (got,) = harness.interpreted(made, arrays)
     np.testing.assert_array_equal(got, want)
-    assert "p_next: float32" in str(made)
-    assert f"for t_pair in range({(tiles + 1) // 2 if whole else '(n[0] + 1) // 2'})" in str(made)
+    count = (tiles + 1) // 2 if whole else "(n[0] + 1) // 2"
+    assert f"for t_pair in range({count})" in str(made)
 
 
-def test_fills_that_the_sums_change_stay_where_they_are() -> None:
-    assert "p_next" not in str(overlap_sums(filled(4, 3, 2, changes=True)))
+def test_a_share_of_a_fill_stands_behind_each_register_tile() -> None:
+    """Of 4 · 3 elements one behind each of four steps of three tiles, into the other buffer."""
+    text = str(simplify(overlap_sums(filled(4, 4, 3, registers=3)))).splitlines()
+    (start,) = (n for n, line in enumerate(text) if "for t_pair" in line)
+    step = next(
+        n for n, line in enumerate(text) if n > start and line.strip() == "for k in range(4):"
+    )
+    lines = [line.strip() for line in text[step + 1 : step + 6]]
+    assert lines[0] == "for c in unrolled(3):"
+    assert lines[1] == "for j in unrolled(4):"
+    assert lines[2].startswith("s[c, j] = s[c, j] + p[k, 0]")
+    assert lines[3].startswith("for k_i in range(k * 3 + c, extent=")
+    assert lines[4].startswith("p_next[")
+
+
+def test_fills_that_cannot_run_ahead_stay_where_they_are() -> None:
+    """What the sums change, what outlives an iteration, and what goes on with its own results."""
+    x, y = Buffer("x", (TILES, 4)), Buffer("y", (TILES,))
+    copy, other = (Buffer(name, (4,), scope="local") for name in "pq")
+    kept = Buffer("p", (4,), scope="register")
+    tile = Buffer("s", (1,), scope="tile")
+    at = (Const(0),)
+
+    def fill(into: Buffer, value: Expr) -> Stmt:
+        return For(i, Const(4), Store(into, (i,), value))
+
+    def sums(of: Buffer) -> Stmt:
+        total = Store(tile, at, Load(tile, at) + Load(of, (k,)))
+        start = Store(tile, at, Const(0.0, "float32"))
+        return seq(start, For(k, Const(4), total), Store(y, (t,), Load(tile, at)))
+
+    def loop(body: Stmt) -> Stmt:
+        return For(t, Const(TILES), Allocate(tile, body), LoopKind.OVERLAPPED)
+
+    plain = fill(copy, Load(x, (t, i)))
+    change = Store(x, (t, Const(0)), Const(0.0, "float32"))
+    total = For(i, Const(4), Store(other, at, Load(other, at) + Load(x, (t, i))))
+    refused = [
+        loop(Allocate(copy, seq(plain, sums(copy), change))),
+        Allocate(copy, loop(seq(plain, sums(copy)))),
+        loop(Allocate(kept, seq(fill(kept, Load(x, (t, i))), sums(kept)))),
+        loop(Allocate(copy, Allocate(other, seq(
+            fill(other, Load(x, (t, i))), fill(copy, Load(other, (3 - i,))), sums(copy),
+        )))),
+        loop(Allocate(copy, Allocate(other, seq(
+            Store(other, at, Const(0.0, "float32")), total,
+            fill(copy, Load(x, (t, i)) - Load(other, at)), sums(copy),
+        )))),
+    ]  # fmt: skip
+    values = np.random.default_rng(1).integers(-9, 9, x.shape).astype(np.float32)
+    for body in refused:
+        program = PrimFunc("f", (x, y), body)
+        made = overlap_sums(program)
+        assert "_next" not in str(made)
+        (want,) = harness.interpreted(program, [values.copy()])
+        (got,) = harness.interpreted(made, [values.copy()])
+        np.testing.assert_array_equal(got, want)
+    accepted = overlap_sums(PrimFunc("f", (x, y), loop(Allocate(copy, seq(plain, sums(copy))))))
+    assert "p_next" in str(accepted)
+
+
+def test_a_loop_whose_fill_stays_still_overlaps_its_epilogue() -> None:
+    x, y = Buffer("x", (TILES, 4)), Buffer("y", (TILES, 3))
+    start, held = (Buffer(name, (3,), scope="local") for name in "pq")
+    tile = Buffer("s", (3,), scope="tile")
+    body = seq(
+        Store(start, (Const(0),), Load(x, (t, Const(0)))),  # no nest of loops
+        Store(tile, (Const(0),), Load(start, (Const(0),))),
+        For(k, Const(4), Store(tile, (Const(0),), Load(tile, (Const(0),)) + Load(x, (t, k)))),
+        For(i, Const(3), Store(held, (i,), Load(tile, (Const(0),))), LoopKind.UNROLLED),
+        For(i, Const(3), Store(y, (t, i), Load(held, (i,)))),
+    )
+    around = Allocate(start, Allocate(held, Allocate(tile, body)))
+    program = PrimFunc("f", (x, y), For(t, Const(TILES), around, LoopKind.OVERLAPPED))
+    assert f"for t in range({TILES + 1})" in str(overlap_sums(program))
