@@ -21,7 +21,7 @@ from tunefarm.compiler.tir.ir import (
     Stmt,
     Var,
 )
-from tunefarm.compiler.tir.transform.shares import ALWAYS, Beside, is_sum, when
+from tunefarm.compiler.tir.transform.shares import ALWAYS, Beside, has_sum, when
 from tunefarm.compiler.tir.visit import (
     seq,
     substitute_stmt,
@@ -42,7 +42,7 @@ def filled_ahead(
     filled = [a.buffer for a in around if a.buffer in buffers_stored(fill)]
     if not _may_run_ahead(loop, fill, rest, filled):
         return None
-    sums = next(n for n, part in enumerate(rest) if is_sum(part))
+    sums = next(n for n, part in enumerate(rest) if has_sum(part))
     others = {b: replace(b, name=f"{b.name}_next") for b in filled}
     end = loop.start + loop.extent
     pair = Var(f"{loop.var.name}_pair")
@@ -83,7 +83,7 @@ def _may_run_ahead(loop: For, fill: Stmt, rest: Sequence[Stmt], filled: Sequence
         isinstance(fill, For)
         and fill.kind is LoopKind.SERIAL
         and not any(isinstance(s, Allocate) for s in walk_stmt(fill))
-        and any(is_sum(part) for part in rest)
+        and any(map(has_sum, rest))
         and stored == set(filled)
         and not buffers_stored(later) & (stored | read)
         and not stored & hinted

@@ -30,6 +30,17 @@ def is_sum(stmt: Stmt) -> bool:
     return isinstance(stmt, For) and stmt.kind is LoopKind.SERIAL and uses_tiles(stmt)
 
 
+def has_sum(stmt: Stmt) -> bool:
+    """Whether a statement is such a loop, or has one between others."""
+    match stmt:
+        case Allocate(body=body):
+            return has_sum(body)
+        case Seq(stmts):
+            return any(map(is_sum, stmts))
+        case _:
+            return is_sum(stmt)
+
+
 def when(condition: Expr, stmt: Stmt) -> Stmt:
     """The statement under a condition, or without one that is ``ALWAYS`` itself."""
     return stmt if condition is ALWAYS else If(condition, stmt)

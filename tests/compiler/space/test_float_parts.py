@@ -153,6 +153,7 @@ def test_rows_are_split_a_tile_ahead(m: int, n: int, target: Target) -> None:
             config = {**ahead, "nv": nv, "nb": nb, "mb": mb}
             if all(c.holds(config) for c in space.constraints):
                 tried += 1
+                assert "parts_next" in str(lower(schedule_workload(workload, target, config)))
                 verify(workload.function, target, config, arrays, RUN)
     assert tried >= 3
 
