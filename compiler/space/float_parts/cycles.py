@@ -125,7 +125,7 @@ def _cycles_by_blocks(p: Product, target: Target, k: Columns) -> Numbers:
     last = row_blocks * (panels if p.variable else panel_blocks) * stretches * epilogues
     macro = macro + np.where(stretches > 1, rh * nv * ROWS * VECTOR, 0)
     results = 4.0 * p.rows * p.columns
-    stored = results / STORED_BYTES if results > target.l2_bytes / 2 else 0.0
+    stored = results / STORED_BYTES if results > target.l2_bytes / 4 else 0.0
     run = RUN if target.num_cores == 1 else RUN_SHARED
     vector = parts.number * SPLIT
     row = padded_depth(p) / LANES * vector + np.where(stretches > 1, stretches * run, 0.0)
