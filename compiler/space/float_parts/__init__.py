@@ -128,13 +128,13 @@ def _applies(p: Product, target: Target) -> bool:
 def _default_of(p: Product, target: Target) -> tuple[dict[str, int], float]:
     """The config of the fewest cycles in the model, and their number: hints for the next panel, or
     rows that are split ahead."""
-    knobs = {k.name: k.choices for k in _knobs(p)}
-    choices = {name: values for name, values in knobs.items() if name not in WAYS[0]}
+    knobs = _knobs(p)
+    choices = {k.name: k.choices for k in knobs if k.name not in WAYS[0]}
     constraints = _constraints(p, parts_of(target))
     found = (cheapest(choices, way, constraints, lambda k: cycles(p, target, k)) for way in WAYS)
     config, cost = min(found, key=lambda each: each[1])
     # Without a next panel there is but one choice.
-    return {name: min(config[name], values[-1]) for name, values in knobs.items()}, cost
+    return {k.name: min(config[k.name], int(k.choices[-1])) for k in knobs}, cost
 
 
 def _knobs(p: Product) -> tuple[Knob, ...]:

@@ -77,7 +77,7 @@ def macro_step_cycles(
 def cycles(p: Product, target: Target, k: Columns) -> Numbers:
     """Clocks of the whole product, its tasks shared out to the target's cores."""
     ahead = whole(k, "ahead") > 0
-    found = np.where(ahead, _cycles_ahead(p, target, k), _cycles_by_blocks(p, target, k))
+    found: Numbers = np.where(ahead, _cycles_ahead(p, target, k), _cycles_by_blocks(p, target, k))
     return found + SHARED * (target.num_cores > 1)
 
 
