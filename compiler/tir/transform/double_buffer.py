@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tunefarm.compiler.errors import ScheduleError
@@ -58,7 +59,7 @@ def _single(stmt: Stmt) -> Stmt | None:
     if not isinstance(stmt, Allocate) or stmt.buffer.copies == 1:
         return None
     old, new = stmt.buffer, replace(stmt.buffer, copies=1)
-    return Allocate(new, _with_buffers(stmt.body, {old: new}, ()))
+    return Allocate(new, with_buffers(stmt.body, {old: new}))
 
 
 def allocations_around(stmt: Stmt) -> tuple[list[Allocate], Stmt]:
@@ -132,10 +133,10 @@ def stored_buffers(stmt: Stmt) -> set[Buffer]:
 
 def in_copy(stmt: Stmt, twice: dict[Buffer, Buffer], copy: Expr) -> Stmt:
     """The statement on the copies of a number."""
-    return _with_buffers(stmt, twice, (copy,))
+    return with_buffers(stmt, twice, (copy,))
 
 
-def _with_buffers(stmt: Stmt, new: dict[Buffer, Buffer], place: tuple[Expr, ...]) -> Stmt:
+def with_buffers(stmt: Stmt, new: Mapping[Buffer, Buffer], place: tuple[Expr, ...] = ()) -> Stmt:
     """The statement on other buffers, at ``place`` in their first dimensions."""
 
     def load(expr: Expr) -> Expr | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tunefarm.compiler.tir.facts import (
@@ -21,11 +21,11 @@ from tunefarm.compiler.tir.ir import (
     Stmt,
     Var,
 )
-from tunefarm.compiler.tir.transform.shares import ALWAYS, Beside, has_sum, when
+from tunefarm.compiler.tir.transform.double_buffer import with_buffers
+from tunefarm.compiler.tir.transform.shares import Beside, has_sum
 from tunefarm.compiler.tir.visit import (
     seq,
     substitute_stmt,
-    transform_accesses,
     walk_stmt,
 )
 
@@ -50,17 +50,17 @@ def filled_ahead(
 
     def at(number: Expr, stmt: Stmt, swapped: bool) -> Stmt:
         made = substitute_stmt(stmt, {loop.var: number})
-        return _in_others(made, others) if swapped else made
+        return with_buffers(made, others) if swapped else made
 
     def iteration(number: Expr, swapped: bool, has_next: Expr) -> Stmt:
         following = Beside(has_next, at(number + 1, fill, not swapped), fine=True)
         parts = [at(number, part, swapped) for part in rest]
-        return seq(*(following.share_out(p) if n == sums else p for n, p in enumerate(parts)))
+        parts[sums] = following.share_out(parts[sums])
+        return seq(*parts)
 
-    is_even = isinstance(loop.extent, Const) and not int(loop.extent.value) % 2
-    has_second = ALWAYS if is_even else first + 1 < end
+    has_second = first + 1 < end
     second = iteration(first + 1, True, first + 2 < end)
-    body = seq(iteration(first, False, has_second), when(has_second, second))
+    body = seq(iteration(first, False, has_second), If(has_second, second))
     stmt: Stmt = seq(at(loop.start, fill, False), For(pair, (loop.extent + 1) // 2, body))
     if not isinstance(loop.extent, Const):
         stmt = If(loop.extent > 0, stmt)
@@ -90,13 +90,4 @@ def _may_run_ahead(loop: For, fill: Stmt, rest: Sequence[Stmt], filled: Sequence
         and not loop.prefetch
         and all(b.scope not in ("register", "tile") for b in filled)
         and not (isinstance(loop.extent, Const) and int(loop.extent.value) < 1)
-    )
-
-
-def _in_others(stmt: Stmt, others: Mapping[Buffer, Buffer]) -> Stmt:
-    return transform_accesses(
-        stmt,
-        others,
-        lambda load: replace(load, buffer=others[load.buffer]),
-        lambda store: replace(store, buffer=others[store.buffer]),
     )

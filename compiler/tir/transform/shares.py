@@ -41,11 +41,6 @@ def has_sum(stmt: Stmt) -> bool:
             return is_sum(stmt)
 
 
-def when(condition: Expr, stmt: Stmt) -> Stmt:
-    """The statement under a condition, or without one that is ``ALWAYS`` itself."""
-    return stmt if condition is ALWAYS else If(condition, stmt)
-
-
 @dataclass(frozen=True, slots=True)
 class Beside:
     """A statement that runs in shares beside a sum, where it ``exists``: a share behind each step,
@@ -70,19 +65,19 @@ class Beside:
             case Seq(stmts) if any(is_sum(s) for s in stmts):
                 first = next(s for s in stmts if is_sum(s))
                 inner = (
-                    self._beside(s, here, visit, visits) if s is first else when(here, s)
+                    self._beside(s, here, visit, visits) if s is first else If(here, s)
                     for s in stmts
                 )  # fmt: skip
                 return seq(*inner)
             case For(kind=LoopKind.UNROLLED, extent=Const(value=int() as extent)) if self.fine:
                 number = visit * extent + (stmt.var - stmt.start)
-                part = seq(when(here, stmt.body), self._share(number, visits * extent))
+                part = seq(If(here, stmt.body), self._share(number, visits * extent))
                 return replace(stmt, body=part)
             case _:
-                return seq(when(here, stmt), self._share(visit, visits))
+                return seq(If(here, stmt), self._share(visit, visits))
 
     def _share(self, visit: Expr, visits: int) -> Stmt:
-        return when(self.exists, _share_of(self.body, visit, visits))
+        return If(self.exists, _share_of(self.body, visit, visits))
 
 
 def _share_of(stmt: Stmt, visit: Expr, visits: int) -> Stmt:
