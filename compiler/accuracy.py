@@ -8,7 +8,8 @@ ones are so far apart. Magnitudes follow the operators:
     linear operators   the same operator on the magnitudes and the absolute weights
     multiply, divide   the product rule
     moves, max, relu   the same operator on the magnitudes, or the largest operand's
-    softmax            p · (1 + 2 · the row's largest magnitude)
+    softmax            p · (1 + 2 · the row's largest magnitude); rounded to a narrower dtype, a
+                       rounding of p more: its numerators may be what is rounded
     elementwise f      |f(v)|, and how far f moves if v moves by its own tolerance
     others             the largest magnitude in the result
 
@@ -25,7 +26,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from tunefarm.compiler.dtypes import is_float, smallest_of
+from tunefarm.compiler.dtypes import epsilon_of, is_float, numpy_dtype, smallest_of
 from tunefarm.compiler.ir import (
     Attrs,
     Call,
@@ -172,6 +173,16 @@ def _softmax(node: Call, v: Sequence[Array], m: Sequence[Array], y: Array) -> Ar
     return np.asarray(np.abs(y) * (1 + 2 * row) if node.op == "softmax" else np.abs(y) + 2 * row)
 
 
+def _cast(node: Call, v: Sequence[Array], m: Sequence[Array], y: Array) -> Array:
+    source, dtype = node.args[0], y.dtype.name
+    moved = _sensitivity(node, v, m, y)
+    is_softmax = isinstance(source, Call) and source.op == "softmax"
+    if not is_softmax or numpy_dtype(dtype).itemsize >= v[0].dtype.itemsize:
+        return moved
+    rounding = epsilon_of(dtype) / tolerance_of(v[0].dtype.name)
+    return np.asarray(moved + np.abs(y.astype(np.float64)) * rounding)
+
+
 def _dequantised(node: Call, v: Sequence[Array], m: Sequence[Array], y: Array) -> Array:
     """Quanta that were rounded from numbers in the same kernel may be others."""
     steps = np.abs(v[1]) * _quanta_off(node.args[0])
@@ -187,6 +198,7 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(_LINEAR, _same_operator),
     **dict.fromkeys(_KEEPING, _largest),
     **dict.fromkeys(("max", "max_pool"), _same_operator),
+    "cast": _cast,
     "dequantize": _dequantised,
     "subtract": _sum,
     "divide": _quotient,

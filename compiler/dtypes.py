@@ -32,11 +32,20 @@ def is_float(name: str) -> bool:
 def smallest_of(name: str) -> float:
     """The smallest positive number of a floating-point type, which is how far apart the small ones
     are."""
+    return float(_limits(name).smallest_subnormal)
+
+
+def epsilon_of(name: str) -> float:
+    """How far the next number of a floating-point type is from 1."""
+    return float(_limits(name).eps)
+
+
+def _limits(name: str) -> Any:
     if name == "bfloat16":
         import ml_dtypes
 
-        return float(ml_dtypes.finfo("bfloat16").smallest_subnormal)
-    return float(np.finfo(name).smallest_subnormal)
+        return ml_dtypes.finfo(name)
+    return np.finfo(name)
 
 
 def wide(name: str) -> str:

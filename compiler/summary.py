@@ -33,24 +33,28 @@ def summarize(function: Function) -> str:
     if main is None:
         return "copy " + _shape(function.params[0].type.shape if function.params else ())
     calls = [n for n in post_order(function.body) if isinstance(n, Call)]
-    parts = _parts_read(function)
-    calls = [n for n in calls if n not in parts]
+    parts, casts = _of_attention(function)
+    calls = [n for n in calls if n not in (*parts, *casts)]
     before = [str(n.op) for n in calls[: calls.index(main)]]
     after = [str(n.op) for n in calls[calls.index(main) + 1 :]]
     what = [_describe(main), *["of parts"] * bool(parts)]
+    what += [f"in {dtype}" for dtype in dict.fromkeys(str(c.attrs["dtype"]) for c in casts)]
     return " ".join([*(f"{name}+" for name in before), *what, *(f"+{n}" for n in after)])
 
 
-def _parts_read(function: Function) -> list[Call]:
-    """The slices of parameters that the products of an attention read."""
+def _of_attention(function: Function) -> tuple[list[Call], list[Call]]:
+    """The slices of parameters that the products of an attention read, and the casts by which their
+    operands are rounded."""
     body = function.body
-    if not isinstance(body, Call) or not any(
-        isinstance(a, Call) and a.op == "softmax" for a in body.args
-    ):
-        return []
+    if not isinstance(body, Call):
+        return [], []
     products = [n for n in post_order(body) if isinstance(n, Call) and n.op == body.op]
-    operands = [a for n in products for a in n.args if isinstance(a, Call) and a.op == "slice"]
-    return [a for a in operands if a.args[0] in function.params]
+    operands = [a for n in products for a in n.args if isinstance(a, Call)]
+    casts = [a for a in operands if a.op == "cast"]
+    operands += [a for c in casts for a in c.args if isinstance(a, Call)]
+    if not any(a.op == "softmax" for a in operands):
+        return [], []
+    return [a for a in operands if a.op == "slice" and a.args[0] in function.params], casts
 
 
 def _describe(node: Call) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 from tunefarm.compiler.codegen.forms import is_index
@@ -13,10 +14,10 @@ from tunefarm.compiler.processors import X86_64
 from tunefarm.compiler.target import dtype_bytes
 from tunefarm.compiler.te import identity
 from tunefarm.compiler.tir.affine import conjuncts
-from tunefarm.compiler.tir.facts import KEPT, buffers_read
+from tunefarm.compiler.tir.facts import KEPT, buffers_read, variables
 from tunefarm.compiler.tir.ir import Binary, Cast, Const, Expr, Intrinsic, Load, Select, Var
 from tunefarm.compiler.tir.tensor_intrinsics import TENSOR_INTRINSICS
-from tunefarm.compiler.tir.visit import loads_of
+from tunefarm.compiler.tir.visit import loads_of, transform_expr
 
 
 class Expressions(Registers):
@@ -90,7 +91,11 @@ class Expressions(Registers):
             value = self._guarded_select(expr, condition)
             self.lanes, self.mask = lanes, mask
             return value
-        c = self.value(condition)
+        of_rows = self._select_of_two_rows(expr)
+        if of_rows is not None:
+            return of_rows
+        short = self.short_comparison(condition) if self.lanes > 1 else None
+        c = self.value(condition) if short is None else Val(short, "bool", self.lanes)
         if self.lanes > 1 and not reads_memory(expr):
             return self.choose(self.splat(c), self.value(expr.a), self.value(expr.b))
         if c.lanes == 1 and _is_zero(expr.b) and self._is_zero_elsewhere(expr.a):
@@ -111,6 +116,29 @@ class Expressions(Registers):
         self.know_inverse(chosen.text, inverse, c)
         a = self._under(chosen.text, condition, expr.a)
         return self.choose(chosen, a, self._under(inverse, condition, expr.b))
+
+    def _select_of_two_rows(self, expr: Select) -> Val | None:
+        """A select whose even and odd lanes read two rows: chosen in each row by itself, whose
+        lanes are side by side; None for another one."""
+        load: Expr = expr
+        while isinstance(load, Select):
+            load = load.a
+        turns = self.each_in_turn(load) if isinstance(load, Load) else None
+        if turns is None:
+            return None
+        number, columns = turns
+        column, rows = Var("column"), []
+        self.env[column] = columns
+        for row in (0, 1):
+            of = {("floordiv", number): column, ("floormod", number): Const(row)}
+            rows.append(transform_expr(expr, lambda e, of=of: _of_halves(e, of)))  # type: ignore[misc]
+            if any(self.env[v].lane for v in variables(rows[-1]) if v is not column):
+                return None
+        lanes, self.lanes = self.lanes, self.lanes // 2
+        with self.nest(None):
+            even, odd = (self.splat(self.value(row)) for row in rows)
+        self.lanes = lanes
+        return self.in_turn(even, odd)
 
     def _under(self, mask: str, condition: Expr, arm: Expr) -> Val:
         """One arm of a select, in the lanes of a mask that is made of its condition."""
@@ -233,6 +261,15 @@ def reads_memory(choice: Select) -> bool:
     """True if an arm of a select loads from anything but registers."""
     arms = (choice.a, choice.b)
     return any(b.scope != "register" for arm in arms for b in buffers_read(arm))
+
+
+def _of_halves(expr: Expr, values: Mapping[tuple[str, Expr], Expr]) -> Expr | None:
+    """What stands for a quotient or a remainder by two."""
+    match expr:
+        case Binary(op, number, Const(value=2)):
+            return values.get((op, number))
+        case _:
+            return None
 
 
 @lru_cache(KEPT)

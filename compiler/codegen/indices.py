@@ -64,7 +64,7 @@ class Indices(Reductions, ABC):
         self.env: dict[Var, Lin] = {}
         self.ranges: dict[Var, tuple[int, int]] = {}  # of loop variables, where that is known
         self._quotients: dict[tuple[Expr, int, tuple[Lin, ...]], Lin] = {}
-        self.remainders: dict[str, int] = {}  # names of remainders, and what was divided by
+        self.reached: dict[str, tuple[int, int]] = {}  # names of remainders and counters: bounds
         self.current_nest: UnrolledNest | None = None
 
     @abstractmethod
@@ -133,7 +133,7 @@ class Indices(Reductions, ABC):
     def _remember_remainder(self, result: Lin, divisor: Lin | Val) -> None:
         if isinstance(divisor, Lin) and divisor.is_constant and divisor.const > 0:
             ((name, _),) = result.terms
-            self.remainders[name] = divisor.const
+            self.reached[name] = 0, divisor.const - 1
 
     def int_op(self, op: str, x: Lin | Val, y: Lin | Val) -> Lin | Val:
         """``x op y`` by an instruction: a scalar if all lanes agree."""
@@ -223,12 +223,12 @@ class Indices(Reductions, ABC):
 
     def reach(self, value: Lin) -> tuple[int, int] | None:
         """The least and the greatest that an index is in any lane; None if that is not known."""
-        ends = (value.const, value.const + value.lane * (self.lanes - 1))
+        ends: tuple[int, ...] = (value.const, value.const + value.lane * (self.lanes - 1))
         low, high = min(ends), max(ends)
         for name, coefficient in value.terms:
-            if name not in self.remainders:
+            if name not in self.reached:
                 return None
-            ends = (0, coefficient * (self.remainders[name] - 1))
+            ends = tuple(coefficient * end for end in self.reached[name])
             low, high = low + min(ends), high + max(ends)
         return low, high
 

@@ -80,6 +80,28 @@ class LanePatterns(MaskedMoves):
 
         x[i + lane % 2, j + lane // 2]   ->   x[i, j : j + 8], x[i + 1, j : j + 8]
         """
+        found = self._turns_of(load)
+        if found is None:
+            return None
+        number, rest, apart = found
+        first = rest.plus(self._half(number))
+        return first, first.plus(Lin(apart))
+
+    def each_in_turn(self, load: Load) -> tuple[Expr, Lin] | None:
+        """The number whose parity says which of two rows a lane reads, and the columns of either;
+        None if lanes read otherwise."""
+        found = self._turns_of(load)
+        return None if found is None else (found[0], self._half(found[0]))
+
+    def _half(self, number: Expr) -> Lin:
+        """Half of an even number that grows by one from lane to lane: of two lanes one."""
+        whole = self.index(number)
+        assert isinstance(whole, Lin)
+        return Lin(whole.const // 2, tuple((name, c // 2) for name, c in whole.terms), 1)
+
+    def _turns_of(self, load: Load) -> tuple[Expr, Lin, int] | None:
+        """The number of which rows are the remainder by two and columns the quotient, the rest of
+        the place, and how far rows are apart; None if lanes read otherwise, or under a mask."""
         if self.mask is not None or self.lanes < 4 or self.lanes % 2:
             return None
         parts, rest = self._parts(load)
@@ -95,9 +117,7 @@ class LanePatterns(MaskedMoves):
             return None
         if any(n % 2 for n in (number.const, *_coefficients(number))):
             return None
-        terms = tuple((name, c // 2) for name, c in number.terms)
-        first = rest.plus(Lin(number.const // 2, terms, 1))
-        return first, first.plus(Lin(apart))
+        return column, rest, apart
 
     def _varying(self, load: Load) -> tuple[Expr, int, Lin] | None:
         """The one part of a place that differs from lane to lane, its coefficient, and the rest of

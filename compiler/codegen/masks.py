@@ -23,11 +23,11 @@ class Masks(Indices):
 
     def lane_mask(self, condition: Expr) -> str:
         """The lanes in which a condition holds, as a vector of bools."""
-        text = self._short_comparison(condition) or self.splat(self.value(condition)).text
+        text = self.short_comparison(condition) or self.splat(self.value(condition)).text
         self.know_lanes(text, condition)
         return text
 
-    def _short_comparison(self, condition: Expr) -> str | None:
+    def short_comparison(self, condition: Expr) -> str | None:
         """A comparison of lanes' numbers with one that has few bits, in half the vectors that int64
         takes; None for another condition."""
         found = self.compared(condition)

@@ -150,15 +150,19 @@ class Memory(LanePatterns):
         rows = self.rows_in_turn(load)
         if rows is None:
             return None
-        buffer, half = load.buffer, self.lanes // 2
-        first, second = (self._load_at(buffer, row, half).text for row in rows)
-        vector = f"<{half} x {scalar_type(buffer.dtype)}>"
-        taken = ", ".join(f"i32 {lane // 2 + lane % 2 * half}" for lane in range(self.lanes))
+        first, second = (self._load_at(load.buffer, row, self.lanes // 2) for row in rows)
+        return self.in_turn(first, second)
+
+    def in_turn(self, even: Val, odd: Val) -> Val:
+        """A vector of the elements of two of half its lanes."""
+        half, kind = even.lanes, scalar_type(even.dtype)
+        taken = ", ".join(f"i32 {lane + side * half}" for lane in range(half) for side in (0, 1))
         text = self.builder.pure(
-            f"shufflevector {vector} {first}, {vector} {second}, <{self.lanes} x i32> <{taken}>",
-            [first, second],
+            f"shufflevector <{half} x {kind}> {even.text}, <{half} x {kind}> {odd.text}, "
+            f"<{2 * half} x i32> <{taken}>",
+            [even.text, odd.text],
         )
-        return make(Val, (text, buffer.dtype, self.lanes))
+        return make(Val, (text, even.dtype, 2 * half))
 
     def _load_shared(self, load: Load, shared: SharedLanes, condition: str = "") -> Val:
         """The elements that lanes share, zeros where a condition does not hold."""

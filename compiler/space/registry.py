@@ -22,6 +22,7 @@ from tunefarm.compiler.ir import Call, Function, TensorType, post_order
 from tunefarm.compiler.ops import OPS, Pattern
 from tunefarm.compiler.space import (
     attention,
+    attention_parts,
     contraction,
     deep,
     depthwise_winograd,
@@ -71,6 +72,7 @@ class Sketch:
 # In the order of preference: the first that applies, and does not decline, gives a workload's
 # default config.
 SKETCHES: list[Sketch] = [
+    Sketch("attention_parts", attention_parts.space, attention_parts.schedule),
     Sketch("attention", attention.space, attention.schedule),
     Sketch("float_parts", float_parts.space, float_parts.schedule),
     Sketch("window_parts", window_parts.space, window_parts.schedule),

@@ -6,7 +6,9 @@ Between the first product and the softmax may stand elementwise operators, whose
 become operands of the kernel, and reshapes that leave the rows alone. Nobody else may read what is
 inside. It is fused where an attention sketch has a config: elsewhere the operators stay apart.
 Queries, keys and values that are parts of one array, as where one product makes all three, are read
-where they lie in it (on CPUs), and factors of queries and keys multiply the scores instead.
+where they lie in it (on CPUs), and factors of queries and keys multiply the scores instead. In a
+module that may compute in bfloat16 the operands of both products are rounded to it, inside the
+kernel, where a matrix unit gains by that.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from tunefarm.compiler.ir import (
 )
 from tunefarm.compiler.ops.base import OPS, Pattern, call
 from tunefarm.compiler.ops.common import integers
-from tunefarm.compiler.space import attention
+from tunefarm.compiler.space import attention, attention_parts
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.constants import factor_of, reshape
 from tunefarm.compiler.transform.outline import call_of, function_of, interned
@@ -45,6 +47,7 @@ LARGEST_FACTOR = 1024.0  # of queries or keys that multiplies the scores instead
 def fuse_attention(module: IRModule, target: Target) -> IRModule:
     """Runs when products read and write in place, right before ``fuse_ops``."""
     main = module.main
+    narrow = main.attrs.get("precision") == "bf16"
     order = post_order(main.body)
     uses = count_uses(main.body)
     functions: dict[str, Function] = {}
@@ -52,7 +55,7 @@ def fuse_attention(module: IRModule, target: Target) -> IRModule:
     for node in order:
         members = _members(node, uses) if is_call(node, *_PRODUCTS) else None
         done[node] = (
-            None if members is None else _fused(members, done, target, functions, uses)
+            None if members is None else _fused(members, done, target, functions, uses, narrow)
         ) or with_children(node, [done[c] for c in children(node)])
     if done[main.body] is main.body:
         return module
@@ -115,15 +118,17 @@ def _fused(
     target: Target,
     functions: dict[str, Function],
     uses: Uses,
+    narrow: bool,
 ) -> Call | None:
-    """The call of the members' function; None where the sketch has no config for it."""
+    """The call of the members' function; None where no sketch has a config for it."""
     function, operands = function_of(members)
     attrs: dict[str, AttrValue] = {**function.attrs, "name": "attention"}
     apart = Function(function.params, function.body, attrs), operands
     in_place = _reading_in_place(*apart, target, uses) if target.kind == "llvm" else None
     for form, read in (in_place, apart) if in_place else (apart,):
-        shared = interned(form, functions)
-        if any(sketch.space(shared, target) for sketch in (attention, gpu_attention)):
+        rounded = attention_parts.in_bfloat16(form, target) if narrow else None
+        shared = interned(rounded or form, functions)
+        if rounded or any(sketch.space(shared, target) for sketch in (attention, gpu_attention)):
             return call_of(shared, [_placed(o, done) for o in read], members)
     return None
 

@@ -142,26 +142,18 @@ def _is_of(expr: GraphExpr, dtypes: frozenset[str]) -> bool:
 
 def _create(function: Function, calls: Calls, row: tuple[int, ...]) -> PrimFunc:
     """The stages; ``row`` are the result's indices for those of a row of the softmax."""
-    kept: dict[str, te.Tensor] = {}
+    kept: list[te.Tensor] = []
 
     def powers(args: Sequence[te.Tensor]) -> te.Tensor:
-        (x,) = args
-        k = te.reduce_axis(x.shape[-1])
-        peak = te.compute(x.shape[:-1], lambda *i: te.maxnum(x[(*i, k)], [k]), PEAK)
-        power = te.compute(
-            x.shape, lambda *i: te.intrinsic("exp_shifted", x[i] - peak[i[:-1]]), POWER
-        )
-        n = te.reduce_axis(x.shape[-1])
-        total = te.compute(x.shape[:-1], lambda *i: te.sum(power[(*i, n)], [n]), TOTAL)
-        one = te.const(1.0, "float32")
-        kept["inverse"] = te.compute(x.shape[:-1], lambda *i: one / total[i], INVERSE)
+        power, inverse = softmax_stages(args[0])
+        kept.append(inverse)
         return power
 
     def mixed(args: Sequence[te.Tensor]) -> te.Tensor:
         node = calls.mixed
         product = OPS[str(node.op)].compute(args, node.attrs, node.type)
         assert isinstance(product, te.Tensor)
-        inverse = kept["inverse"]
+        (inverse,) = kept
         return te.compute(
             product.shape,
             lambda *i: product[i] * inverse[tuple(i[p] for p in row)],
@@ -169,6 +161,17 @@ def _create(function: Function, calls: Calls, row: tuple[int, ...]) -> PrimFunc:
         )
 
     return create_program(function, computes={calls.softmax: powers, calls.mixed: mixed})
+
+
+def softmax_stages(x: te.Tensor) -> tuple[te.Tensor, te.Tensor]:
+    """The powers of rows, and what these are multiplied with to be their softmax."""
+    k = te.reduce_axis(x.shape[-1])
+    peak = te.compute(x.shape[:-1], lambda *i: te.maxnum(x[(*i, k)], [k]), PEAK)
+    power = te.compute(x.shape, lambda *i: te.intrinsic("exp_shifted", x[i] - peak[i[:-1]]), POWER)
+    n = te.reduce_axis(x.shape[-1])
+    total = te.compute(x.shape[:-1], lambda *i: te.sum(power[(*i, n)], [n]), TOTAL)
+    one = te.const(1.0, "float32")
+    return power, te.compute(x.shape[:-1], lambda *i: one / total[i], INVERSE)
 
 
 def _analysed(program: PrimFunc) -> Attention | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -23,7 +23,7 @@ from tunefarm.compiler.space.matrix_tiles.shape import LANES, ROWS
 from tunefarm.compiler.space.nests import extent_of, own_loops
 from tunefarm.compiler.space.prefetch import PackedWeights, prefetch_weights
 from tunefarm.compiler.space.strassen.program import Product, product_of
-from tunefarm.compiler.space.tiles import in_parallel
+from tunefarm.compiler.space.tiles import in_parallel, in_registers
 from tunefarm.compiler.summary import nominal_flops
 from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir import PackedLayout, PrimFunc
@@ -51,7 +51,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     if p.variable:
         program = s.set_scope(program, "matrix", "local")
     else:
-        packed = replace(_layout(stretch, knob["nv"]), transform=parts.name)
+        packed = replace(matrix_layout(stretch, knob["nv"]), transform=parts.name)
         program = s.transform_layout(program, p.weights, packed)
     program = s.set_scope(program, "parts", "local")
     program = s.set_scope(program, "product", "local")
@@ -70,7 +70,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
             program = _overlap(place_epilogue(program, final, tile), p, panel, tile)
             program, top = s.fuse(program, *outer)
             block = top
-    program = _place_parts(program, block)
+    program = place_parts(program, "parts", block)
     return in_parallel(program, top, nominal_flops(function), target)
 
 
@@ -88,7 +88,8 @@ def _place_products(
     outer = [n_block, m_block, *inner]
     program = s.reorder(program, *outer, term, pair, tile, vector, row, lane)
     if p.variable:
-        program = _place_matrix(program, n_panel, _layout(padded_depth(p), knob["nv"]))
+        layout = matrix_layout(padded_depth(p), knob["nv"])
+        program, _ = place_matrix(program, "matrix", n_panel, layout, knob["nv"])
     program = _sum_in_tiles(program, p, outer, (pair, tile, vector, row, lane, term), knob, target)
     return place_result(program, result, inner[-1], ROWS), [n_block, m_block], n_panel, m_tile
 
@@ -112,7 +113,8 @@ def _place_stretches(
     program = place_tiles(program, result, m_tile, ROWS)
     program = s.compute_at(program, "product", m_tile)
     if p.variable:
-        program = _place_matrix(program, n_panel, _layout(knob["stretch"], knob["nv"]))
+        layout = matrix_layout(knob["stretch"], knob["nv"])
+        program, _ = place_matrix(program, "matrix", n_panel, layout, knob["nv"])
     row, column, pair, term = own_loops(program, "product", m_tile)
     program, (tile, row) = s.split(program, row, ROWS)
     program, (vector, lane) = s.split(program, column, LANES)
@@ -182,7 +184,13 @@ def multiply_in_tiles(
             program, "product", packed, knob, tiles, steps, inside, target, level=2, run=TOGETHER,
             first={pair: parts.first},
         )  # fmt: skip
-    program = in_tiles(program, own_loops(program, "product_init", tiles[-1]))
+    return sum_by_unit(program, "product", tiles[-1], inside)
+
+
+def sum_by_unit(program: PrimFunc, block: str, tile: Var, inside: list[Var]) -> PrimFunc:
+    """The sums of a block, set to zero apart from them, by instructions on tiles: in the loops
+    ``inside``, of which the last three are over groups, lanes and terms."""
+    program = in_tiles(program, own_loops(program, f"{block}_init", tile))
     *written_out, lane, _ = inside
     return in_tiles(s.tensorize(program, lane, INSTRUCTION), written_out)
 
@@ -210,34 +218,50 @@ def _in_vectors(program: PrimFunc, block: str, loop: Var) -> PrimFunc:
     return s.vectorize(program, lane)
 
 
-def _place_parts(program: PrimFunc, block: Var) -> PrimFunc:
-    """The parts of a block's rows, all of a vector of terms at once."""
-    program = s.compute_at(program, "parts", block)
-    program = s.pack_buffer(
-        program, "parts", PackedLayout(((), (ROWS,), (DEPTH,)), (1, 3, 0, 2, 4))
-    )  # [tile][step][part][row][term]
-    number, *rows, term = own_loops(program, "parts", block)
+def place_parts(program: PrimFunc, block: str, loop: Var, heads: int = 0) -> PrimFunc:
+    """The parts of rows, all of a vector of terms at once, as [head]…[tile][step][part][row]
+    [term]."""
+    program = s.compute_at(program, block, loop)
+    places = _behind(heads, (1, 3, 0, 2, 4))
+    layout = PackedLayout(((), *[()] * heads, (ROWS,), (DEPTH,)), places)
+    program = s.pack_buffer(program, block, layout)
+    number, (*rows, term) = _part_and_rest(program, block, loop)
     program, (step, lane) = s.split(program, term, DEPTH)
     if rows:
         program, parts = s.split(program, rows[0], ROWS)
         rows = list(parts)
-    program = s.reorder(program, *rows, step, number, lane)
-    return s.vectorize(s.unroll(program, number), lane)
+    program = s.reorder(program, *rows, step, *number, lane)
+    return in_registers(program, number, lane)
 
 
-def _layout(stretch: int, vectors: int) -> PackedLayout:
-    """Parts of a matrix as [stretch][panel][step][part][vector][group][lane][term]: a tile's lines
-    lie one behind the other."""
-    splits = (), (stretch // DEPTH, GROUPS, TERMS), (vectors, LANES)
-    return PackedLayout(splits, (1, 5, 2, 0, 6, 3, 7, 4))
+def _part_and_rest(program: PrimFunc, block: str, loop: Var) -> tuple[list[Var], list[Var]]:
+    """A block's loops inside another: that over parts, if there are several, and the others."""
+    own = own_loops(program, block, loop)
+    several = s.find_block(program, block).iters[0].extent > 1
+    return own[:several], own[several:]
 
 
-def _place_matrix(program: PrimFunc, panel: Var, layout: PackedLayout) -> PrimFunc:
-    """The parts of a panel of a variable matrix, two terms of a vector of columns at once."""
-    program = s.pack_buffer(s.compute_at(program, "matrix", panel), "matrix", layout)
-    number, term, column = own_loops(program, "matrix", panel)
+def matrix_layout(stretch: int, vectors: int, heads: int = 0) -> PackedLayout:
+    """Parts of a matrix as [head]…[stretch][panel][step][part][vector][group][lane][term]: a tile's
+    lines lie one behind the other."""
+    splits = (), *[()] * heads, (stretch // DEPTH, GROUPS, TERMS), (vectors, LANES)
+    return PackedLayout(splits, _behind(heads, (1, 5, 2, 0, 6, 3, 7, 4)))
+
+
+def _behind(heads: int, places: Sequence[int]) -> tuple[int, ...]:
+    """The places of dimensions that have those of heads behind the first of them, number 0."""
+    return *range(1, heads + 1), *(n + heads if n else 0 for n in places)
+
+
+def place_matrix(
+    program: PrimFunc, block: str, loop: Var, layout: PackedLayout, vectors: int
+) -> tuple[PrimFunc, Var]:
+    """The parts of a variable matrix, two terms of a vector of columns at once, in panels of so
+    many vectors; the loop over these."""
+    program = s.pack_buffer(s.compute_at(program, block, loop), block, layout)
+    number, (term, column) = _part_and_rest(program, block, loop)
     program, (group, one) = s.split(program, term, TERMS)
-    program, (vector, lane) = s.split(program, column, LANES)
-    program = s.reorder(program, group, vector, number, lane, one)
+    program, (panel, vector, lane) = s.split(program, column, vectors, LANES)
+    program = s.reorder(program, panel, group, vector, *number, lane, one)
     program, lanes = s.fuse(program, lane, one)
-    return s.vectorize(s.unroll(s.unroll(program, number), vector), lanes)
+    return in_registers(program, [*number, vector], lanes), panel

@@ -57,6 +57,9 @@ THREE = Parts(3, ((0, 2), (0, 1), (1, 1), (1, 0), (2, 0), (0, 0)), "bfloat16 par
 # 16 bits: each operand is up to 2^-17 of itself off, and 2^-16 of the product may be left out.
 TWO = Parts(2, ((1, 0), (0, 0), (0, 1)), "two bfloat16 parts")
 
+# 8 bits, for functions that round their operands to them.
+ONE = Parts(1, ((0, 0),), "bfloat16")
+
 
 def parts_of(target: Target) -> Parts:
     """The parts that a target's precision asks for."""

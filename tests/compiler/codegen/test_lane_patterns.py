@@ -66,6 +66,37 @@ def test_two_rows_in_turn_are_two_loads(lanes: int, first: int, dtype: str) -> N
     assert "gather" not in text_and_check(program, dtype)
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(5, 48), (6, 37), (5, 37), (4, 8)])
+def test_two_rows_in_turn_with_zeros_behind_them(rows: int, columns: int) -> None:
+    """A row that is not there, and columns that are not, of either row."""
+    x = te.placeholder((rows, columns), "float32", "x")
+
+    def value(i: Expr, j: Expr, n: Expr) -> Expr:
+        row, column = 2 * i + n % 2, j * 16 + n // 2
+        inside = (row < rows) & (column < columns)
+        return te.if_then_else(inside, x[row, column], te.const(0, "float32"))
+
+    y = te.compute((4, 3, 32), value, "y")
+    program = te.create_prim_func([x, y])
+    program = s.vectorize(program, s.loops_of(program, "y")[-1])
+    assert "gather" not in text_and_check(program, "float32")
+
+
+def test_lanes_are_compared_with_a_counter_in_words() -> None:
+    """Half of the vectors that the counter's own 64 bits take."""
+    x = te.placeholder((3, 37), "float32", "x")
+
+    def value(i: Expr, j: Expr) -> Expr:
+        return te.if_then_else(j < 37, x[i, j] * 2.0, te.const(1, "float32"))
+
+    y = te.compute((3, 160), value, "y")
+    program = te.create_prim_func([x, y])
+    program, (_, lane) = s.split(program, s.loops_of(program, "y")[-1], 16)
+    text = text_and_check(s.vectorize(program, lane), "float32")
+    assert "icmp slt <16 x i32>" in text
+    assert "icmp slt <16 x i64>" not in text
+
+
 def test_other_rows_in_turn_are_gathered() -> None:
     """Where even lanes begin with the second row, or columns do not move with the rows."""
     x = te.placeholder((6, 48), "float32", "x")
