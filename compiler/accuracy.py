@@ -8,8 +8,9 @@ ones are so far apart. Magnitudes follow the operators:
     linear operators   the same operator on the magnitudes and the absolute weights
     multiply, divide   the product rule
     moves, max, relu   the same operator on the magnitudes, or the largest operand's
-    softmax            p · (1 + 2 · the row's largest magnitude); rounded to a narrower dtype, a
-                       rounding of p more: its numerators may be what is rounded
+    softmax            p · (1 + 2 · the row's largest magnitude), and 2^-125, below which powers
+                       may be 0; rounded to a narrower dtype, by another rounding of p, as powers
+                       may be what is rounded
     elementwise f      |f(v)|, and how far f moves if v moves by its own tolerance
     others             the largest magnitude in the result
 
@@ -26,7 +27,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from tunefarm.compiler.dtypes import epsilon_of, is_float, numpy_dtype, smallest_of
+from tunefarm.compiler.dtypes import epsilon_of, is_float, numpy_dtype, smallest_of, wide
 from tunefarm.compiler.ir import (
     Attrs,
     Call,
@@ -52,6 +53,7 @@ _TOLERANCE: Mapping[str, float] = {
     "bfloat16": 3e-2,
 }
 
+LEAST_POWER = 2.0**-125  # of float32 that a softmax keeps: smaller ones cost time, and add nothing
 SUM_OF_HALVES = 2.0**-8  # of |a|·|b|: what rounding the operands to bfloat16 may cost
 
 
@@ -170,7 +172,11 @@ def _softmax(node: Call, v: Sequence[Array], m: Sequence[Array], y: Array) -> Ar
     axis = node.attrs["axis"]
     assert isinstance(axis, int)
     row = m[0].max(axis=axis, keepdims=True)
-    return np.asarray(np.abs(y) * (1 + 2 * row) if node.op == "softmax" else np.abs(y) + 2 * row)
+    if node.op == "log_softmax":
+        return np.asarray(np.abs(y) + 2 * row)
+    dtype = y.dtype.name
+    lost = LEAST_POWER / tolerance_of(dtype) if wide(dtype) == "float32" else 0.0
+    return np.asarray(np.abs(y).astype(np.float64) * (1 + 2 * row) + lost)
 
 
 def _cast(node: Call, v: Sequence[Array], m: Sequence[Array], y: Array) -> Array:

@@ -37,6 +37,19 @@ def test_another_order_of_summation_passes_and_a_missing_term_does_not(activatio
     assert "elements; at [" in mismatch([wrong], [r], bounds)
 
 
+def test_powers_that_are_no_normal_numbers_may_be_zero() -> None:
+    """And one that is may not."""
+    x = Var("x", TensorType((1, 3), "float32"))
+    f = Function((x,), call("softmax", x, axis=-1))
+    for least, bad in ((-100.0, ""), (-85.0, "1 of 3 elements")):
+        scores = np.array([[0.0, -1.0, least]], np.float32)
+        (r,) = evaluate(f, [scores])
+        assert 0 < r[0, 2] < 1e-36
+        made = r * (r > 1e-36)
+        assert bad in mismatch([made], [r], error_bounds(f, [scores]))
+        assert bool(bad) == bool(mismatch([made], [r], error_bounds(f, [scores])))
+
+
 def test_cancellation_does_not_fail_an_honest_result() -> None:
     x = Var("x", TensorType((1, 4), "float32"))
     w = Constant(np.array([[1e4], [1.0], [-1e4], [1.0]], np.float32))

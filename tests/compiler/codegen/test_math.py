@@ -218,6 +218,8 @@ def test_exp_of_a_rounded_difference_errs_with_it(way: str) -> None:
     got = run("exp_shifted", "float32", x, **WAYS[way])
     denormal = want < 2.0**-125
     assert np.abs(got[denormal] - want[denormal]).max() <= 2.0**-125
+    if way == "scalef":  # as others cost time wherever they are read
+        assert not ((got > 0) & (got < 2.0**-126)).any()
     limit = 3 + 1.5 * np.abs(x[~denormal])
     assert (errors_in_ulp(got[~denormal], want[~denormal]) <= limit).all()
     assert (got[-6:] == [1, 1, 1, 0, 0, 0]).all()

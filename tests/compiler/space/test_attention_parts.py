@@ -156,6 +156,17 @@ def test_any_config_agrees_with_numpy(data: st.DataObject) -> None:
         verify(function, target, config)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_mask_leaves_of_a_score_is_no_number_that_costs_time(kind: str) -> None:
+    """Masks of -100 make powers of 1e-44, which are zeros here; the results stay."""
+    function, target = of_kind(kind, self_attention(17, 1, 16, mask="square"))
+    arrays = draw(function, np.random.default_rng(5))
+    arrays[2] = np.where(arrays[2] < 0, np.float32(-100), np.float32(0))
+    result = made_by(function, target, space_of(function, target).default, arrays)
+    wanted = evaluate(function, arrays)
+    assert mismatch([result], wanted, error_bounds(function, arrays)) == ""
+
+
 @needs_tiles
 def test_errors_are_those_of_the_precision() -> None:
     """Beside float64, over the largest result."""
