@@ -9,8 +9,8 @@ ones are so far apart. Magnitudes follow the operators:
     multiply, divide   the product rule
     moves, max, relu   the same operator on the magnitudes, or the largest operand's
     softmax            p · (1 + 2 · the row's largest magnitude), and 2^-125, below which powers
-                       may be 0; rounded to a narrower dtype, by another rounding of p, as powers
-                       may be what is rounded
+                       may be 0; where a product reads it in 16 bits, another rounding of p, as
+                       the powers may be what is rounded
     elementwise f      |f(v)|, and how far f moves if v moves by its own tolerance
     others             the largest magnitude in the result
 
@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from tunefarm.compiler.dtypes import epsilon_of, is_float, numpy_dtype, smallest_of, wide
+from tunefarm.compiler.dtypes import epsilon_of, is_float, smallest_of, wide
 from tunefarm.compiler.ir import (
     Attrs,
     Call,
@@ -142,7 +142,20 @@ def _same_operator(node: Call, v: Sequence[Array], m: Sequence[Array], y: Array)
     made = np.asarray(OPS[str(node.op)].reference(m, node.attrs))
     if sums_halves(node):
         made = made * (SUM_OF_HALVES / tolerance_of("float32"))
+    for side, operand in enumerate(node.args):
+        if node.attrs.get("out_dtype") == "float32" and _is_rounded_softmax(operand):
+            rounded = [np.abs(v[n]) if n == side else m[n] for n in range(len(m))]
+            once = np.asarray(OPS[str(node.op)].reference(rounded, node.attrs))
+            made = made + once * (epsilon_of(v[side].dtype.name) / tolerance_of("float32"))
     return made
+
+
+def _is_rounded_softmax(operand: Expr) -> bool:
+    """True for a softmax in 16 bits, of which a kernel may round what it divides by its sum."""
+    if not isinstance(operand, Call) or operand.op != "cast":
+        return False
+    source = operand.args[0]
+    return isinstance(source, Call) and source.op == "softmax"
 
 
 def sums_halves(node: Call) -> bool:
@@ -180,13 +193,15 @@ def _softmax(node: Call, v: Sequence[Array], m: Sequence[Array], y: Array) -> Ar
 
 
 def _cast(node: Call, v: Sequence[Array], m: Sequence[Array], y: Array) -> Array:
-    source, dtype = node.args[0], y.dtype.name
-    moved = _sensitivity(node, v, m, y)
-    is_softmax = isinstance(source, Call) and source.op == "softmax"
-    if not is_softmax or numpy_dtype(dtype).itemsize >= v[0].dtype.itemsize:
-        return moved
-    rounding = epsilon_of(dtype) / tolerance_of(v[0].dtype.name)
-    return np.asarray(moved + np.abs(y.astype(np.float64)) * rounding)
+    """What is given is rounded alike by all."""
+    return np.abs(y) if _is_given(node.args[0]) else _sensitivity(node, v, m, y)
+
+
+def _is_given(expr: Expr) -> bool:
+    """Whether an operand of a function is all that an expression moves."""
+    while isinstance(expr, Call) and expr.op in ("slice", "reshape", "transpose"):
+        expr = expr.args[0]
+    return isinstance(expr, Var | Constant)
 
 
 def _dequantised(node: Call, v: Sequence[Array], m: Sequence[Array], y: Array) -> Array:

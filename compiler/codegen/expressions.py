@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 
 from tunefarm.compiler.codegen.forms import is_index
@@ -119,7 +118,7 @@ class Expressions(Registers):
 
     def _select_of_two_rows(self, expr: Select) -> Val | None:
         """A select whose even and odd lanes read two rows: chosen in each row by itself, whose
-        lanes are side by side; None for another one."""
+        lanes are side by side; None for another one, and under a mask."""
         load: Expr = expr
         while isinstance(load, Select):
             load = load.a
@@ -127,17 +126,16 @@ class Expressions(Registers):
         if turns is None:
             return None
         number, columns = turns
-        column, rows = Var("column"), []
+        column, rows = _in_rows(expr, number)
+        others = {v for row in rows for v in variables(row)} - {column}
+        if any(self.env[v].lane for v in others):
+            return None
         self.env[column] = columns
-        for row in (0, 1):
-            of = {("floordiv", number): column, ("floormod", number): Const(row)}
-            rows.append(transform_expr(expr, lambda e, of=of: _of_halves(e, of)))  # type: ignore[misc]
-            if any(self.env[v].lane for v in variables(rows[-1]) if v is not column):
-                return None
         lanes, self.lanes = self.lanes, self.lanes // 2
         with self.nest(None):
             even, odd = (self.splat(self.value(row)) for row in rows)
         self.lanes = lanes
+        del self.env[column]
         return self.in_turn(even, odd)
 
     def _under(self, mask: str, condition: Expr, arm: Expr) -> Val:
@@ -263,13 +261,24 @@ def reads_memory(choice: Select) -> bool:
     return any(b.scope != "register" for arm in arms for b in buffers_read(arm))
 
 
-def _of_halves(expr: Expr, values: Mapping[tuple[str, Expr], Expr]) -> Expr | None:
-    """What stands for a quotient or a remainder by two."""
-    match expr:
-        case Binary(op, number, Const(value=2)):
-            return values.get((op, number))
-        case _:
-            return None
+@lru_cache(KEPT)
+def _in_rows(expr: Expr, number: Expr) -> tuple[Var, tuple[Expr, Expr]]:
+    """What stands for half of a number, and an expression where the number is even and odd."""
+    half = Var("half")
+
+    def in_row(row: int) -> Expr:
+        def rule(e: Expr) -> Expr | None:
+            match e:
+                case Binary("floordiv", a, Const(value=2)) if a is number:
+                    return half
+                case Binary("floormod", a, Const(value=2)) if a is number:
+                    return Const(row)
+                case _:
+                    return None
+
+        return transform_expr(expr, rule)
+
+    return half, (in_row(0), in_row(1))
 
 
 @lru_cache(KEPT)

@@ -13,7 +13,7 @@ from tunefarm.compiler.codegen.stores import Stores, combines_lanes
 from tunefarm.compiler.codegen.types import scalar_type, vector_of
 from tunefarm.compiler.codegen.values import HANDED_ON, Lin, Slot, Val, make, zero_of
 from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.tir.affine import UNBOUNDED, interval, range_of
+from tunefarm.compiler.tir.affine import interval, range_of
 from tunefarm.compiler.tir.facts import KEPT, buffers_stored, kinds_below, loops_below
 from tunefarm.compiler.tir.ir import Allocate, Buffer, Const, For, LoopKind, Var
 from tunefarm.compiler.tir.visit import walk_stmt
@@ -118,8 +118,7 @@ class Loops(Stores):
         self.slots |= {slot: phi for slot, (_, phi) in head.carried.items()}
         found = set(self.slots)
         self.env[loop.var] = Lin(0, ((head.counter, 1),))
-        if self.ranges[loop.var] != UNBOUNDED:
-            self.reached[head.counter] = self.ranges[loop.var]
+        self.reached[head.counter] = self.ranges[loop.var]
         self.loops.append(head)
         self.iteration(loop)
         self.loops.pop()

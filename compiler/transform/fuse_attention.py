@@ -39,6 +39,7 @@ from tunefarm.compiler.transform.constants import factor_of, reshape
 from tunefarm.compiler.transform.outline import call_of, function_of, interned
 from tunefarm.compiler.transform.rewrite import Uses, count_uses, is_call, with_children
 
+_SKETCHES = attention, attention_parts, gpu_attention
 _PRODUCTS = ("matmul", "einsum")
 _MAX_CALLS = 32  # from a product to its softmax
 LARGEST_FACTOR = 1024.0  # of queries or keys that multiplies the scores instead, or its inverse
@@ -128,7 +129,7 @@ def _fused(
     for form, read in (in_place, apart) if in_place else (apart,):
         rounded = attention_parts.in_bfloat16(form, target) if narrow else None
         shared = interned(rounded or form, functions)
-        if rounded or any(sketch.space(shared, target) for sketch in (attention, gpu_attention)):
+        if rounded or any(sketch.space(shared, target) for sketch in _SKETCHES):
             return call_of(shared, [_placed(o, done) for o in read], members)
     return None
 

@@ -54,9 +54,7 @@ __all__ = ["cycles", "in_bfloat16", "schedule", "space"]
 def space(function: Function, target: Target) -> SketchSpace | None:
     """The knobs of an attention in parts; None where there is no unit for it, or it does not
     apply."""
-    if target.kind != "llvm" or target.strict or not target.has("amx-bf16"):
-        return None
-    form = form_of(function, target)
+    form = form_of(function, target) if _has_unit(target) else None
     if form is None or min(form.extents) < LEAST:
         return None
     found, cost = _default_of(form, target)
@@ -69,20 +67,29 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         _constraints(form),
         {"sketch": NAME, **found},
         lambda k: _nest(form, target, k),
-        preferred=form.parts is ONE or WORTH * cost < _cycles_in_vectors(form, target),
+        preferred=form.parts is ONE or _pays(form, target),
     )
 
 
 def in_bfloat16(function: Function, target: Target) -> Function | None:
-    """An attention of float32 with the operands of its products rounded to bfloat16; None where
-    that does not save time."""
-    rounded = with_rounding(function)
-    if space(rounded, target) is None:
+    """An attention of float32 with the operands of its products rounded to bfloat16; None for
+    another function, and where that does not save time."""
+    if not _has_unit(target) or form_of(function, target) is None:
         return None
+    rounded = with_rounding(function)
     form = form_of(rounded, target)
-    assert form is not None
-    worth = WORTH * _default_of(form, target)[1] < _cycles_in_vectors(form, target)
-    return rounded if worth else None
+    return rounded if form is not None and _pays(form, target) else None
+
+
+def _has_unit(target: Target) -> bool:
+    return target.kind == "llvm" and not target.strict and target.has("amx-bf16")
+
+
+def _pays(form: Form, target: Target) -> bool:
+    """Whether the method takes less time than multiply-adds, in the models."""
+    if min(form.extents) < LEAST:
+        return False
+    return WORTH * _default_of(form, target)[1] < _cycles_in_vectors(form, target)
 
 
 def _default_of(form: Form, target: Target) -> tuple[Config, float]:

@@ -27,7 +27,6 @@ from tunefarm.compiler.space.config import Config
 from tunefarm.compiler.space.float_parts.apply import (
     GROUPS,
     TERMS,
-    matrix_layout,
     place_matrix,
     place_parts,
     sum_by_unit,
@@ -58,15 +57,16 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     for stage in s.remaining_blocks(program)[:-1]:
         program = s.set_scope(program, stage, "local")
     heads = len(store_of(s.find_block(program, PEAK)).indices) - 1
+    terms, elements = (store_of(s.find_block(program, b)).buffer.shape[-2] for b in (VALUES, KEYS))
     program, head, tile, panel = _place_results(program, form, knob)
     program = _place_sums(program, MIXED, panel)
-    program, _ = _place_matrix(program, VALUES, head, knob["nv"], heads)
+    program, _ = place_matrix(program, VALUES, head, knob["nv"], terms, heads)
     program = place_parts(program, POWERS, tile, heads)
     program = _sum_in_tiles(program, MIXED, panel, knob)
     program = _place_softmax(program, tile, knob["rt"])
     program, panel = _place_scaled(program, scaled, tile, knob["nv"])
     program = _place_sums(program, SCORES, panel)
-    program, keys = _place_matrix(program, KEYS, head, knob["nv"], heads)
+    program, keys = place_matrix(program, KEYS, head, knob["nv"], elements, heads)
     program = _place_turned(program, keys)
     program = place_parts(program, QUERIES, tile, heads)
     program = _sum_in_tiles(program, SCORES, panel, knob)
@@ -158,15 +158,6 @@ def _place_scaled(program: PrimFunc, block: str, tile: Var, vectors: int) -> tup
     program, (panel, vector, lane) = s.split(program, column, vectors, LANES)
     program = s.reorder(program, panel, row, vector, lane)
     return s.vectorize(s.unroll(program, vector), lane), panel
-
-
-def _place_matrix(
-    program: PrimFunc, block: str, head: Var, vectors: int, heads: int
-) -> tuple[PrimFunc, Var]:
-    """A head's keys or values in parts; the loop over panels."""
-    *_, depth, _ = store_of(s.find_block(program, block)).buffer.shape
-    layout = matrix_layout(depth, vectors, heads)
-    return place_matrix(program, block, head, layout, vectors)
 
 
 def _place_turned(program: PrimFunc, panel: Var) -> PrimFunc:

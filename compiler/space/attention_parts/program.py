@@ -46,7 +46,7 @@ from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.affine import affine, conjunction
 from tunefarm.compiler.tir.ir import Expr, Load, Var
-from tunefarm.compiler.tir.schedule.tree import blocks, written_buffer
+from tunefarm.compiler.tir.schedule.tree import blocks, store_of, written_buffer
 from tunefarm.compiler.tir.visit import loads_of, substitute
 
 PRODUCTS = ("matmul", "einsum")
@@ -90,22 +90,31 @@ def form_of(function: Function, target: Target) -> Form | None:
     """The attention that a fused function is, in parts; None if it is something else."""
     plain = without_rounding(function)
     attention = attention_of(plain)
-    if attention is None:
+    if attention is None or not _mixes_rows(attention):
         return None
     return Form(plain, attention, parts_of(target) if plain is function else ONE)
+
+
+def _mixes_rows(a: Attention) -> bool:
+    """Whether a row of the softmax has one row of results, and not one for each of several arrays
+    of values."""
+    scores, mixed = (store_of(s.find_block(a.program, b)) for b in (a.scores, a.mixed))
+    return len(scores.indices) == len(mixed.indices)
 
 
 def without_rounding(function: Function) -> Function:
     """The function without casts of its products' operands to bfloat16; itself if not all four of
     an attention have one."""
-    operands = [a for n in _products(function.body) for a in n.args]
+    products = _products(function.body)
+    operands = [a for n in products for a in n.args]
     if len(operands) != 4 or not all(map(_is_rounded, operands)):
         return function
 
     def plain(node: Call, args: list[GraphExpr]) -> GraphExpr:
-        if _is_rounded(node):
+        if node in operands:
             return args[0]
-        attrs = {k: v for k, v in node.attrs.items() if k != "out_dtype"}
+        left_out = ["out_dtype"] if node in products else []
+        attrs = {k: v for k, v in node.attrs.items() if k not in left_out}
         return call(str(node.op), *args, name=node.name, **attrs)
 
     return _rewritten(function, plain)

@@ -88,8 +88,7 @@ def _place_products(
     outer = [n_block, m_block, *inner]
     program = s.reorder(program, *outer, term, pair, tile, vector, row, lane)
     if p.variable:
-        layout = matrix_layout(padded_depth(p), knob["nv"])
-        program, _ = place_matrix(program, "matrix", n_panel, layout, knob["nv"])
+        program, _ = place_matrix(program, "matrix", n_panel, knob["nv"], padded_depth(p))
     program = _sum_in_tiles(program, p, outer, (pair, tile, vector, row, lane, term), knob, target)
     return place_result(program, result, inner[-1], ROWS), [n_block, m_block], n_panel, m_tile
 
@@ -113,8 +112,7 @@ def _place_stretches(
     program = place_tiles(program, result, m_tile, ROWS)
     program = s.compute_at(program, "product", m_tile)
     if p.variable:
-        layout = matrix_layout(knob["stretch"], knob["nv"])
-        program, _ = place_matrix(program, "matrix", n_panel, layout, knob["nv"])
+        program, _ = place_matrix(program, "matrix", n_panel, knob["nv"], knob["stretch"])
     row, column, pair, term = own_loops(program, "product", m_tile)
     program, (tile, row) = s.split(program, row, ROWS)
     program, (vector, lane) = s.split(program, column, LANES)
@@ -254,10 +252,11 @@ def _behind(heads: int, places: Sequence[int]) -> tuple[int, ...]:
 
 
 def place_matrix(
-    program: PrimFunc, block: str, loop: Var, layout: PackedLayout, vectors: int
+    program: PrimFunc, block: str, loop: Var, vectors: int, stretch: int, heads: int = 0
 ) -> tuple[PrimFunc, Var]:
     """The parts of a variable matrix, two terms of a vector of columns at once, in panels of so
     many vectors; the loop over these."""
+    layout = matrix_layout(stretch, vectors, heads)
     program = s.pack_buffer(s.compute_at(program, block, loop), block, layout)
     number, (term, column) = _part_and_rest(program, block, loop)
     program, (group, one) = s.split(program, term, TERMS)
