@@ -163,11 +163,18 @@ def _create(function: Function, calls: Calls, row: tuple[int, ...]) -> PrimFunc:
     return create_program(function, computes={calls.softmax: powers, calls.mixed: mixed})
 
 
-def softmax_stages(x: te.Tensor) -> tuple[te.Tensor, te.Tensor]:
-    """The powers of rows, and what these are multiplied with to be their softmax."""
+def softmax_stages(x: te.Tensor, least: float | None = None) -> tuple[te.Tensor, te.Tensor]:
+    """The powers of rows, those of numbers less than ``least`` 0, and what these are multiplied
+    with to be their softmax."""
     k = te.reduce_axis(x.shape[-1])
     peak = te.compute(x.shape[:-1], lambda *i: te.maxnum(x[(*i, k)], [k]), PEAK)
-    power = te.compute(x.shape, lambda *i: te.intrinsic("exp_shifted", x[i] - peak[i[:-1]]), POWER)
+
+    def power_of(*i: Expr) -> Expr:
+        shifted = x[i] - peak[i[:-1]]
+        power = te.intrinsic("exp_shifted", shifted)
+        return power if least is None else te.if_then_else(shifted < least, 0.0, power)
+
+    power = te.compute(x.shape, power_of, POWER)
     n = te.reduce_axis(x.shape[-1])
     total = te.compute(x.shape[:-1], lambda *i: te.sum(power[(*i, n)], [n]), TOTAL)
     one = te.const(1.0, "float32")

@@ -6,7 +6,7 @@ of values, one division.
     keys[p, …, d, k]     = part p of turned, 0 beyond the last key and element
     scores[…, q, k]      = Σ_p,d queries[a(p), …, q, d] · keys[b(p), …, d, k]
     scaled[…, q, k]      = what follows element by element: a factor, a mask
-    peak, power, total   as in ``attention``
+    peak, power, total   as in ``attention``, powers below e^-69 zeros where there are several parts
     powers[p, …, q, k]   = part p of power, 0 beyond the last query and key
     values[p, …, k, e]   = part p of V, 0 beyond the last key and element
     mixed[…, q, e]       = Σ_p,k powers[a(p), …, q, k] · values[b(p), …, k, e]
@@ -50,6 +50,9 @@ from tunefarm.compiler.tir.schedule.tree import blocks, store_of, written_buffer
 from tunefarm.compiler.tir.visit import loads_of, substitute
 
 PRODUCTS = ("matmul", "einsum")
+# Below a row's largest score: further parts of smaller powers would be below 2^-126, and such
+# numbers cost 150 cycles wherever one is made (masks of -80 made a kernel take 4 times as long).
+LEAST_SCORE = -69.0
 QUERIES, TURNED, KEYS, SCORES = "queries", "turned", "keys", "scores"
 POWERS, VALUES, MIXED, FINAL = "powers", "values", "mixed", "attention"
 STAGES = frozenset((
@@ -218,7 +221,8 @@ class _Stages:
         return te.compute(plain.shape, lambda *i: total[_heads_first(i, self.row)], "scaled")
 
     def powers_of(self, args: Sequence[te.Tensor]) -> te.Tensor:
-        power, self.inverse = softmax_stages(args[0])
+        least = LEAST_SCORE if self.parts.number > 1 else None
+        power, self.inverse = softmax_stages(args[0], least)
         return power
 
     def result_of(self, args: Sequence[te.Tensor]) -> te.Tensor:

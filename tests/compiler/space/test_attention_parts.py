@@ -3,6 +3,7 @@ in three parts, in two, and rounded to bfloat16."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -203,6 +204,15 @@ def test_other_dtypes_are_not_rounded(dtype: str) -> None:
     function = Function((q, k, mask, v), body, {"primitive": True, "constants": ()})
     for target in (TARGET, Target("llvm -mcpu=znver5"), Target("cuda -arch=sm_90")):
         assert attention_parts.in_bfloat16(function, target) is None
+
+
+def test_powers_whose_parts_would_cost_time_are_zeros() -> None:
+    for kind, asks in (("bf16", False), ("tf32", True), ("f32", True)):
+        function, target = of_kind(kind, self_attention(32, 2, 32))
+        workload, default = Workload.from_function(function), space_of(function, target).default
+        text = str(schedule_workload(workload, target, default))
+        (power,) = re.findall(r"row_power\[[^=]*\] = (.*)", text)
+        assert ("< float32(-69.0)" in power) == asks
 
 
 @needs_tiles
