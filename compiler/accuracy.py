@@ -54,6 +54,7 @@ _TOLERANCE: Mapping[str, float] = {
 }
 
 LEAST_POWER = 2.0**-125  # of float32 that a softmax keeps: smaller ones cost time, and add nothing
+ROUNDED_POWERS = 2.0**-6  # of |a|·|b|: what rounding powers to bfloat16 instead of p may cost
 SUM_OF_HALVES = 2.0**-8  # of |a|·|b|: what rounding the operands to bfloat16 may cost
 
 
@@ -142,16 +143,22 @@ def _same_operator(node: Call, v: Sequence[Array], m: Sequence[Array], y: Array)
     made = np.asarray(OPS[str(node.op)].reference(m, node.attrs))
     if sums_halves(node):
         made = made * (SUM_OF_HALVES / tolerance_of("float32"))
-    for side, operand in enumerate(node.args):
-        if node.attrs.get("out_dtype") == "float32" and _is_rounded_softmax(operand):
-            rounded = [np.abs(v[n]) if n == side else m[n] for n in range(len(m))]
-            once = np.asarray(OPS[str(node.op)].reference(rounded, node.attrs))
-            made = made + once * (epsilon_of(v[side].dtype.name) / tolerance_of("float32"))
+    if rounds_powers(node):
+        p = [n for n, operand in enumerate(node.args) if _is_rounded_softmax(operand)]
+        rounded = [np.abs(a) if n in p else b for n, (a, b) in enumerate(zip(v, m, strict=True))]
+        once = np.asarray(OPS[str(node.op)].reference(rounded, node.attrs))
+        made = made + once * (epsilon_of(v[p[0]].dtype.name) / tolerance_of("float32"))
     return made
 
 
+def rounds_powers(node: Call) -> bool:
+    """True for a contraction to float32 of a softmax in 16 bits, of which a kernel may round the
+    powers that it divides by their sum."""
+    is_wide = node.attrs.get("out_dtype") == "float32"
+    return is_wide and any(map(_is_rounded_softmax, node.args))
+
+
 def _is_rounded_softmax(operand: Expr) -> bool:
-    """True for a softmax in 16 bits, of which a kernel may round what it divides by its sum."""
     if not isinstance(operand, Call) or operand.op != "cast":
         return False
     source = operand.args[0]

@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 from tunefarm.compiler.accuracy import (
+    ROUNDED_POWERS,
     SUM_OF_HALVES,
     error_bounds,
     rounds_numbers,
+    rounds_powers,
     sums_halves,
 )
 from tunefarm.compiler.dtypes import smallest_of
@@ -38,6 +40,7 @@ def pose_with(workload: Workload, inputs: Sequence[Array]) -> Problem:
     magnitudes = reference_outputs(workload, [_magnitude(array) for array in inputs])
     calls = [e for e in post_order(workload.function.body) if isinstance(e, Call)]
     least = SUM_OF_HALVES if any(map(sums_halves, calls)) else 0.0
+    least = ROUNDED_POWERS if any(map(rounds_powers, calls)) else least
     bounds = [error_bound(r, m, least) for r, m in zip(outputs, magnitudes, strict=True)]
     if rounds_numbers(workload.function):
         quanta = error_bounds(workload.function, inputs)
