@@ -34,13 +34,13 @@ from tunefarm.compiler.ir import (
 from tunefarm.compiler.ops.base import OPS, Pattern, call
 from tunefarm.compiler.ops.common import integers
 from tunefarm.compiler.space import attention, attention_parts
+from tunefarm.compiler.space.attention.program import PRODUCTS
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.constants import factor_of, reshape
 from tunefarm.compiler.transform.outline import call_of, function_of, interned
 from tunefarm.compiler.transform.rewrite import Uses, count_uses, is_call, with_children
 
 _SKETCHES = attention, attention_parts, gpu_attention
-_PRODUCTS = ("matmul", "einsum")
 _MAX_CALLS = 32  # from a product to its softmax
 LARGEST_FACTOR = 1024.0  # of queries or keys that multiplies the scores instead, or its inverse
 
@@ -54,7 +54,7 @@ def fuse_attention(module: IRModule, target: Target) -> IRModule:
     functions: dict[str, Function] = {}
     done: dict[Expr, Expr] = {}
     for node in order:
-        members = _members(node, uses) if is_call(node, *_PRODUCTS) else None
+        members = _members(node, uses) if is_call(node, *PRODUCTS) else None
         done[node] = (
             None if members is None else _fused(members, done, target, functions, uses, narrow)
         ) or with_children(node, [done[c] for c in children(node)])
@@ -101,7 +101,7 @@ def _chain(expr: Expr, uses: Uses, most: int = _MAX_CALLS) -> list[Call] | None:
     once."""
     if not isinstance(expr, Call) or not isinstance(expr.op, str) or uses[expr] > 1 or most == 0:
         return None
-    if expr.op in _PRODUCTS:
+    if expr.op in PRODUCTS:
         return [expr] if len(expr.args) == 2 else None
     if OPS[expr.op].pattern > Pattern.BROADCAST:
         return None
@@ -148,7 +148,7 @@ def _reading_in_place(
     the arrays; None if none is one. The scores are multiplied by what queries and keys have as
     factors; values with factors, and under a strict precision all with them, are left."""
     inside = count_uses(function.body)
-    scores, mixed = (n for n in post_order(function.body) if is_call(n, *_PRODUCTS))
+    scores, mixed = (n for n in post_order(function.body) if is_call(n, *PRODUCTS))
     may_scale = [] if target.strict else [c for c in children(scores) if inside[c] == 1]
     done: dict[Expr, Expr] = {}
     params, arrays, factor = list(function.params), list(operands), 1.0

@@ -30,6 +30,7 @@ from tunefarm.compiler.tir.ir import Var as LoopVar
 from tunefarm.compiler.tir.schedule.tree import blocks, store_of, written_buffer
 from tunefarm.compiler.tir.visit import loads_of
 
+PRODUCTS = ("matmul", "einsum")  # what scores and results may be made by
 PEAK, POWER, TOTAL, INVERSE = "row_peak", "row_power", "row_total", "row_inverse"
 
 
@@ -92,7 +93,7 @@ def calls_of(function: Function, dtypes: frozenset[str], parts: bool = False) ->
     operands and result have one of some dtypes; None for another function. The products' operands
     are parameters, or slices of them if they may be ``parts``."""
     mixed = function.body
-    if not isinstance(mixed, Call) or mixed.op not in ("matmul", "einsum"):
+    if not isinstance(mixed, Call) or mixed.op not in PRODUCTS:
         return None
     softmax = next((a for a in mixed.args if isinstance(a, Call) and a.op == "softmax"), None)
     if softmax is None or not _is_of(mixed, dtypes):
@@ -100,7 +101,7 @@ def calls_of(function: Function, dtypes: frozenset[str], parts: bool = False) ->
     if softmax.attrs["axis"] not in (-1, len(tensor_type(softmax).shape) - 1):
         return None
     inside = [n for n in post_order(softmax.args[0]) if isinstance(n, Call)]
-    products = [n for n in inside if n.op in ("matmul", "einsum")]
+    products = [n for n in inside if n.op in PRODUCTS]
     read = [a for n in products for a in n.args]
     rest = [n for n in inside if n not in products and n not in read]
     if len(products) != 1 or len(products[0].args) != 2 or not all(map(is_elementwise, rest)):
@@ -200,20 +201,20 @@ def _analysed(program: PrimFunc) -> Attention | None:
     weights, values = mixing if mixing[0].buffer is power else mixing[::-1]
     if key is None or len(depth) != 1 or len(summed) != 1 or weights.buffer is not power:
         return None
-    data, keys = factors if key.var in _used(factors[1]) else factors[::-1]
-    own = [i for i in first.iters if i.var in _used(data) and i.var not in _used(keys)]
+    data, keys = factors if key.var in used_by(factors[1]) else factors[::-1]
+    own = [i for i in first.iters if i.var in used_by(data) and i.var not in used_by(keys)]
     value = _iterator(second, store_of(second).indices[-1])
     if (
         len(own) != 1
         or data.buffer is keys.buffer
-        or key.var in _used(data)
+        or key.var in used_by(data)
         or value is None
-        or value.var in _used(weights)
+        or value.var in used_by(weights)
     ):
         return None
     at = list(store_of(first).indices).index(own[0].var)
     query = _iterator(second, weights.indices[at])
-    if query is None or query.var in _used(values) or value.var not in _used(values):
+    if query is None or query.var in used_by(values) or value.var not in used_by(values):
         return None
     scaled = before[1] if len(before) == 2 else None
     places = (list(data.indices), list(store_of(second).indices))
@@ -258,7 +259,8 @@ def _factors(node: Block) -> tuple[Load, Load] | None:
     return (a, b) if plain else None  # type: ignore[return-value]
 
 
-def _used(load: Load) -> set[LoopVar]:
+def used_by(load: Load) -> set[LoopVar]:
+    """The variables of an operand's place."""
     return {v for index in load.indices for v in affine(index).variables()}
 
 

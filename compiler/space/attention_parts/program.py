@@ -31,12 +31,14 @@ from tunefarm.compiler.space.attention.program import (
     INVERSE,
     PEAK,
     POWER,
+    PRODUCTS,
     TOTAL,
     Attention,
     Calls,
     attention_of,
     calls_of,
     softmax_stages,
+    used_by,
 )
 from tunefarm.compiler.space.float_parts.forms import DEPTH, ONE, PART, Parts, parts_of
 from tunefarm.compiler.space.float_parts.program import part_of, parts_of_pair
@@ -44,12 +46,11 @@ from tunefarm.compiler.space.program import create_program
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
-from tunefarm.compiler.tir.affine import affine, conjunction
+from tunefarm.compiler.tir.affine import conjunction
 from tunefarm.compiler.tir.ir import Expr, Load, Var
 from tunefarm.compiler.tir.schedule.tree import blocks, store_of, written_buffer
 from tunefarm.compiler.tir.visit import loads_of, substitute
 
-PRODUCTS = ("matmul", "einsum")
 # Below a row's largest score: further parts of smaller powers would be below 2^-126, and such
 # numbers cost 150 cycles wherever one is made (masks of -80 made a kernel take 4 times as long).
 LEAST_SCORE = -69.0
@@ -209,7 +210,7 @@ class _Stages:
         key, query = axes[-1], axes[self.row]
         heads = [_Axis(v, n, n) for v, n in zip(axes, plain.shape, strict=True)]
         heads = [axis for axis in heads if axis.var not in (key, query)]
-        a, b = loads if key in _variables(loads[1]) else loads[::-1]
+        a, b = loads if key in used_by(loads[1]) else loads[::-1]
         row, depth = _Axis(query, *self.rows), _Axis(summed, *self.depth)
         left = self._in_parts(QUERIES, a, [*heads, row, depth])
         shape = (*(axis.extent for axis in heads), depth.extent, self.keys[0])
@@ -300,7 +301,3 @@ def _heads_first(indices: Sequence[Expr], row: int) -> tuple[Expr, ...]:
     """Indices of scores, of which number ``row`` is the query's, with that second last."""
     rest = [i for n, i in enumerate(indices) if n != row]
     return (*rest[:-1], indices[row], rest[-1])
-
-
-def _variables(load: Load) -> set[Var]:
-    return {v for index in load.indices for v in affine(index).variables()}

@@ -11,11 +11,11 @@ import pytest
 from attentions import F32, HEADS_INSIDE, HEADS_OUTSIDE, draw, self_attention
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix_unit import HAS_TILES, ROUNDING, TARGET
 from sketch_harness import Array, configs, executed, features_of_valid, interpreted
 from tunefarm.compiler.accuracy import error_bounds
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.evaluate import evaluate
-from tunefarm.compiler.host import may_use_tiles
 from tunefarm.compiler.ir import Call, Function, TensorType, Var, post_order
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.space import (
@@ -32,9 +32,6 @@ from tunefarm.compiler.workload import Workload
 
 from tests.compiler.mismatch import mismatch
 
-TARGET = Target("llvm -mcpu=sapphirerapids -num-cores=2")
-ROUNDING = Target(f"{TARGET} -precision=tf32")
-HAS_TILES = may_use_tiles() and Target.host().has("amx-bf16")
 needs_tiles = pytest.mark.skipif(not HAS_TILES, reason="this machine has no tiles (AMX)")
 MOST = {"bf16": 1e-2, "tf32": 1e-3, "f32": 3e-5}  # of an error, where scores reach 30
 KINDS = list(MOST)

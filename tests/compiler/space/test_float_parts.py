@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix_unit import BOTH, HAS_TILES, ROUNDING, RUN, TARGET
 from narrow_products import workload_of
 from sketch_harness import (
     Array,
@@ -23,7 +24,6 @@ from sketch_harness import (
 )
 from tunefarm.compiler.dtypes import numpy_dtype
 from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.host import may_use_tiles
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.packing import pack, packed_dtype
 from tunefarm.compiler.space import ConfigSpace, config_space, float_parts, schedule_workload
@@ -32,11 +32,6 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.workload import Workload
 
-TARGET = Target("llvm -mcpu=sapphirerapids -num-cores=2")
-ROUNDING = Target(f"{TARGET} -precision=tf32")
-HAS_TILES = may_use_tiles() and Target.host().has("amx-bf16")
-RUN = "execute" if HAS_TILES else "interpret"
-BOTH = [TARGET, ROUNDING] if HAS_TILES else [TARGET]  # as interpreting takes half a minute
 bounded = settings(
     max_examples=12 if HAS_TILES else 3, deadline=None, derandomize=True, database=None
 )

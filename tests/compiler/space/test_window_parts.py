@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix_unit import BOTH, HAS_TILES, ROUNDING, RUN, TARGET
 from narrow_products import workload_of
 from sketch_harness import configs, draw, features_of_valid, verify
 from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.host import may_use_tiles
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.space import ConfigSpace, config_space, schedule_workload, window_parts
 from tunefarm.compiler.space.float_parts.forms import split_weights
@@ -19,11 +19,6 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.workload import Workload
 
-TARGET = Target("llvm -mcpu=sapphirerapids -num-cores=2")
-ROUNDING = Target(f"{TARGET} -precision=tf32")
-HAS_TILES = may_use_tiles() and Target.host().has("amx-bf16")
-RUN = "execute" if HAS_TILES else "interpret"
-BOTH = [TARGET, ROUNDING] if HAS_TILES else [TARGET]  # as interpreting takes half a minute
 bounded = settings(
     max_examples=8 if HAS_TILES else 3, deadline=None, derandomize=True, database=None
 )
