@@ -1,4 +1,6 @@
-"""Operators that move elements: reshape, transpose, broadcast, slice, concat, pad, tile."""
+"""Operators that move elements: reshape, transpose, broadcast, slices and assignments to them,
+concat, pad, tile.
+"""
 
 from __future__ import annotations
 
@@ -144,6 +146,46 @@ def _slice_reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
     if not arrays[0].ndim:
         return arrays[0]
     return np.asarray(arrays[0][np.ix_(*places)])
+
+
+def _assign_slice_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
+    x, updates = types
+    same_dtype([x, updates])
+    _slice_infer([x], {**attrs, "size": updates.shape})
+    if min(integers(attrs, "strides"), default=1) < 1:
+        raise ShapeError(f"strides are {attrs['strides']}, and must be 1 or more")
+    return x
+
+
+def _assign_slice_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.Tensor:
+    x, updates = tensors
+    rows = list(
+        zip(*(integers(attrs, n) for n in ("begin", "strides")), updates.shape, strict=True)
+    )
+    if 0 in updates.shape:
+        return te.compute(x.shape, lambda *i: x[tuple(i)], "assign_slice")
+
+    def element(*i: Expr) -> Expr:
+        inside: Expr = te.const(True, "bool")
+        at: list[Expr] = []
+        for index, extent, (first, step, count) in zip(i, x.shape, rows, strict=True):
+            inside = inside & (index >= first) if first else inside
+            if extent >= first + count * step:
+                inside = inside & (index < first + count * step)
+            if step > 1:
+                inside = inside & ((index - first) % step).equal(0)
+            at.append((index - first) // step)
+        return te.if_then_else(inside, updates[tuple(at)], x[tuple(i)])
+
+    return te.compute(x.shape, element, "assign_slice")
+
+
+def _assign_slice_reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
+    x, updates = arrays
+    y = x.copy()
+    rows = zip(*(integers(attrs, n) for n in ("begin", "strides")), updates.shape, strict=True)
+    y[tuple(slice(first, first + count * step, step) for first, step, count in rows)] = updates
+    return y
 
 
 def _concat_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
@@ -293,6 +335,10 @@ register(
     Op(
         "slice", _slice_infer, _slice_compute, _slice_reference, Pattern.INJECTIVE,
         {"begin": (), "size": (), "strides": ()},
+    ),
+    Op(
+        "assign_slice", _assign_slice_infer, _assign_slice_compute, _assign_slice_reference,
+        Pattern.INJECTIVE, {"begin": (), "strides": ()},
     ),
     Op(
         "concat", _concat_infer, _concat_compute,

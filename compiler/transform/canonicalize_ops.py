@@ -22,6 +22,7 @@ from tunefarm.compiler.transform.group_norm import GROUP_NORM_RULES
 from tunefarm.compiler.transform.lower_einsum import EINSUM_RULES
 from tunefarm.compiler.transform.push_transposes import compose, unit_transpose
 from tunefarm.compiler.transform.rewrite import Rule, Uses, is_call, rewrite_main
+from tunefarm.compiler.transform.scatter_boxes import SCATTER_RULES
 
 _LOSSLESS = {
     ("float16", "float32"), ("float16", "float64"), ("float32", "float64"),
@@ -288,4 +289,5 @@ RULES: tuple[Rule, ...] = (
     short_constants,
     *GROUP_NORM_RULES,
     *EINSUM_RULES,
+    *SCATTER_RULES,
 )

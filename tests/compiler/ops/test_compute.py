@@ -209,6 +209,10 @@ CASES = [
     Case("transpose", [(2, 3, 5)], {"axes": (2, 0, 1)}),
     Case("broadcast_to", [(3, 1)], {"shape": (2, 3, 5)}),
     Case("slice", [(7, 5)], {"begin": (6, 1), "size": (3, 2), "strides": (-2, 2)}),
+    Case("assign_slice", [(7, 5), (3, 2)], {"begin": (1, 3), "strides": (2, 1)}),
+    Case("assign_slice", [(3, 37), (3, 21)], {"begin": (0, 13), "strides": (1, 1)}),
+    Case("assign_slice", [(3, 37), (1, 9)], {"begin": (2, 0), "strides": (1, 4)}),
+    Case("assign_slice", [(3, 5), (0, 5)], {"begin": (2, 0), "strides": (1, 1)}),
     Case("concat", [(2, 3), (2, 1), (2, 0), (2, 4)], {"axis": 1}),
     *(Case("pad", [(3, 5)], {"padding": ((2, 1), (0, 2)), "mode": mode, "value": 0.5})
       for mode in ("constant", "edge", "reflect")),
