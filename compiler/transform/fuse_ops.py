@@ -8,7 +8,7 @@ keeps: a producer joins its immediate post-dominator if every path between them 
     contraction, reduction  take the elementwise operators of the same shape that follow
     elementwise, injective  chains join, whatever their order, up to a reshape, which stays a view
     reduction of sums       takes an elementwise producer that nobody else reads
-    bytes made wider        join each of their readers, so that bytes lie between kernels
+    numbers made wider      join each of their readers, so that bytes, or 16-bit floats, lie between
     convolutions            join around a depthwise one where ``join_convolutions`` says it pays
     a maximum over windows  joins the convolution that it alone reads where ``join_pooling`` does
     opaque, several results stand alone
@@ -30,7 +30,6 @@ from tunefarm.compiler.ir import (
     Expr,
     Function,
     IRModule,
-    Tuple,
     children,
     post_order,
     tensor_type,
@@ -43,16 +42,18 @@ from tunefarm.compiler.transform.join_pooling import joined_pooling
 from tunefarm.compiler.transform.outline import (
     CALIBRATED,
     SIMPLE,
+    TAKES_PRODUCERS,
     function_of,
     outline,
     pattern_of,
+    reads_in_place,
     stays_inside,
 )
-from tunefarm.compiler.transform.rewrite import with_children
+from tunefarm.compiler.transform.rewrite import users_of, with_children
 
 _MAX_NODES = 32
 _MAX_PARAMS = 24
-_TAKES_PRODUCERS = ("sum", "mean", "max", "min", "prod")
+_NARROW = ("int8", "uint8", "float16", "bfloat16")
 
 
 def fuse_ops(module: IRModule, target: Target) -> IRModule:
@@ -69,7 +70,7 @@ class _Groups:
     def __init__(self, root: Expr, target: Target) -> None:
         self.order = [n for n in post_order(root) if isinstance(n, Call)]
         self.place = {n: i for i, n in enumerate(self.order)}
-        self.users = _users(root)
+        self.users = users_of(root)
         self.group_of: dict[Expr, int] = {n: i for i, n in enumerate(self.order)}
         self.contents: dict[int, list[Call]] = {i: [n] for i, n in enumerate(self.order)}
         self.max_nodes = option("fuse_ops.max_nodes", _MAX_NODES)
@@ -184,7 +185,7 @@ class _Groups:
     def _feed_reductions(self) -> None:
         """sum(multiply(x, x)): the elementwise producer joins the reduction that alone reads it."""
         for node in self.order:
-            if node.op not in _TAKES_PRODUCERS:
+            if node.op not in TAKES_PRODUCERS:
                 continue
             producer = node.args[0]
             if not isinstance(producer, Call) or set(self.users[producer]) != {node}:
@@ -199,10 +200,10 @@ class _Groups:
         """add(conv(x, w), dequantize(q)): bytes become numbers where they are read."""
         for node in self.order:
             reader = _only(self.users.get(node, ()))
-            if not _is_of_bytes(node) or not isinstance(reader, Call):
+            if not _is_of_few_bytes(node) or not isinstance(reader, Call):
                 continue
             old, new = self.group_of[node], self.group_of[reader]
-            if old == new or not _reads_in_place(reader, node):
+            if old == new or not reads_in_place(reader, node):
                 continue
             members = [*self.contents[new], node]
             if len(members) > self.max_nodes or self._param_count(members) > _MAX_PARAMS:
@@ -218,19 +219,12 @@ def _only(nodes: Sequence[Expr]) -> Expr | None:
     return nodes[0] if len(nodes) == 1 else None
 
 
-def _is_of_bytes(node: Expr) -> bool:
+def _is_of_few_bytes(node: Expr) -> bool:
     return (
         isinstance(node, Call)
         and node.op in ("dequantize", "cast")
-        and tensor_type(node.args[0]).dtype in ("int8", "uint8")
+        and tensor_type(node.args[0]).dtype in _NARROW
     )
-
-
-def _reads_in_place(reader: Expr, node: Expr) -> bool:
-    """Whether the reader takes each element of ``node`` in its own kernel, a few times at most."""
-    if isinstance(reader, Call) and reader.op in (*_TAKES_PRODUCERS, "avg_pool"):
-        return True
-    return pattern_of(reader) in SIMPLE and tensor_type(reader).shape == tensor_type(node).shape
 
 
 def _copied(node: Expr) -> Expr:
@@ -251,21 +245,11 @@ def _with_own_numbers(root: Expr) -> Expr:
         operands = [done[c] for c in children(node)]
         calibrated = isinstance(node, Call) and node.op in CALIBRATED
         for i, operand in enumerate(operands):
-            read_here = _is_of_bytes(operand) and _reads_in_place(node, operand)
+            read_here = _is_of_few_bytes(operand) and reads_in_place(node, operand)
             if read_here or (calibrated and stays_inside(operand)):
                 operands[i] = _copied(operand)
         done[node] = with_children(node, operands)
     return done[root]
-
-
-def _users(root: Expr) -> dict[Expr, list[Expr]]:
-    """Who reads each expression; the result itself is read by an expression that is no call."""
-    users: dict[Expr, list[Expr]] = {}
-    for node in post_order(root):
-        for child in dict.fromkeys(children(node)):
-            users.setdefault(child, []).append(node)
-    users.setdefault(root, []).append(Tuple((root,)))
-    return users
 
 
 def _reads_no_chain(node: Call, users: Mapping[Expr, Sequence[Expr]]) -> bool:

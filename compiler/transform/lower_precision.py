@@ -5,6 +5,7 @@ matmul(x, w)  ->  matmul[out_dtype=float32](cast[bfloat16](x), w in bfloat16)   
 
 The operands are rounded, the sums and the result stay float32. Weights are rounded when the model
 is built; the cast of ``x`` joins the operator that makes it, or is made once for all who read it.
+Residuals that are stored so are read so (``round_residuals``).
 A module says what it allows in an attribute of ``main``, which the passes before keep. "tf32"
 changes no function: it is an option of the target that the kernels are made for (``target_of``).
 """
@@ -30,6 +31,7 @@ from tunefarm.compiler.space.dot.gain import gain_over_float32
 from tunefarm.compiler.target import TF32, Target
 from tunefarm.compiler.transform.outline import alone
 from tunefarm.compiler.transform.rewrite import Uses, rewrite_main
+from tunefarm.compiler.transform.round_residuals import PRODUCTS, round_residuals
 from tunefarm.compiler.workload import Workload
 
 PRECISIONS = {"bf16": "bfloat16", "fp16": "float16"}
@@ -94,7 +96,9 @@ def lower_precision(module: IRModule, target: Target) -> IRModule:
         attrs: Attrs = {**node.attrs, "out_dtype": "float32"}
         return call(str(node.op), _cast(x, dtype, casts), rounded, name=node.name, **attrs)
 
-    return rewrite_main(module, [rule])
+    lowered = rewrite_main(module, [rule])
+    main = lowered.main
+    return lowered.with_main(Function(main.params, round_residuals(main.body, dtype), main.attrs))
 
 
 def _cast(x: Expr, dtype: str, casts: dict[Expr, Expr]) -> Expr:
@@ -110,7 +114,7 @@ def _cast(x: Expr, dtype: str, casts: dict[Expr, Expr]) -> Expr:
 def _is_product(node: Call) -> bool:
     """True for a contraction of float32 with weights."""
     return (
-        node.op in ("conv", "matmul", "einsum")
+        node.op in PRODUCTS
         and len(node.args) == 2
         and isinstance(node.args[1], Constant)
         and all(tensor_type(a).dtype == "float32" for a in node.args)

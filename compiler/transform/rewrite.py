@@ -38,6 +38,16 @@ def count_uses(root: Expr) -> dict[Expr, int]:
     return uses
 
 
+def users_of(root: Expr) -> dict[Expr, list[Expr]]:
+    """Who reads each expression; the result itself is read by an expression that is no call."""
+    users: dict[Expr, list[Expr]] = {}
+    for node in post_order(root):
+        for child in dict.fromkeys(children(node)):
+            users.setdefault(child, []).append(node)
+    users.setdefault(root, []).append(Tuple((root,)))
+    return users
+
+
 def rewrite_main(module: IRModule, rules: Sequence[Rule]) -> IRModule:
     """Apply ``rules`` to ``main`` until none applies."""
     main = module.main

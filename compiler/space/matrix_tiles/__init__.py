@@ -34,7 +34,7 @@ from tunefarm.compiler.space.config import (
 )
 from tunefarm.compiler.space.contraction.nest import nest_of
 from tunefarm.compiler.space.matrix_tiles.apply import schedule
-from tunefarm.compiler.space.matrix_tiles.cycles import cycles, rows_of_tiles
+from tunefarm.compiler.space.matrix_tiles.cycles import cycles, has_hints, rows_of_tiles
 from tunefarm.compiler.space.matrix_tiles.shape import (
     LANES,
     NAME,
@@ -50,7 +50,6 @@ from tunefarm.compiler.target import Target, dtype_bytes
 BLOCKS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 13, 14, 16, 20, 24, 25, 28, 32, 49, 56, 64)
 OVERLAPPED_STEPS = 6  # of a sum, from which on any epilogue runs beside another
 OPERATIONS_AT_ONCE = 8  # 16 rows of 16 groups in 16 clocks, in which two vectors' units do 32
-HINTED_SHARE = 1 / 8  # of the second cache: smaller weights are there, or come in no time
 MAX_COPIED_BYTES = 1 << 20
 
 __all__ = ["cycles", "schedule", "space"]
@@ -134,10 +133,6 @@ def _constraints(product: TiledProduct) -> tuple[Constraint, ...]:
     )
 
 
-def _weight_bytes(product: TiledProduct) -> int:
-    return product.steps * _vectors(product) * LANES * product.groups * 4
-
-
 def _vectors(product: TiledProduct) -> int:
     return -(-product.dot.contraction.vector.extent // LANES)
 
@@ -155,8 +150,7 @@ def _default(
     chosen = ("order", "next_panel", "overlap")
     choices = {k.name: k.choices for k in knobs if k.name not in chosen}
     found, _ = cheapest(choices, {}, constraints, lambda k: cycles(product, target, k))
-    large = _weight_bytes(product) > HINTED_SHARE * target.l2_bytes or target.weights_in_memory
-    hints = int(large and _vectors(product) > 1)
+    hints = int(has_hints(product, target))
     # Shares of an epilogue of one vector a row take longer than short sums can hide.
     overlap = int(product.steps >= OVERLAPPED_STEPS or found["nv"] > 1)
     return {"sketch": NAME, **found, "order": "mn", "next_panel": hints, "overlap": overlap}

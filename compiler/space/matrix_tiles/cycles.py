@@ -8,8 +8,15 @@ import numpy as np
 from tunefarm.compiler.space.columns import Numbers, whole
 from tunefarm.compiler.space.config import Columns
 from tunefarm.compiler.space.matrix_tiles.shape import LANES, TiledProduct
-from tunefarm.compiler.space.product_cycles import L2_SHARE, fetched_cycles, task_cycles
+from tunefarm.compiler.space.product_cycles import (
+    L2_SHARE,
+    fetched_cycles,
+    overlapped,
+    task_cycles,
+)
 from tunefarm.compiler.target import LINE_BYTES, Target, dtype_bytes
+from tunefarm.compiler.tir.schedule.tree import blocks, store_of
+from tunefarm.compiler.tir.visit import loads_of
 
 # Clocks on a Granite Rapids: of one instruction after another, whatever the rows of its tiles; of a
 # tile's load from the first and the second cache; of an instruction's result.
@@ -24,6 +31,13 @@ L1_SHARE = 0.75
 # may take: all come from beyond where they take a whole cache more. 512 rows of 3072 bfloat16 in
 # one block took 1.85 × the time of four.
 LOAD_FROM_BEYOND, KEPT_SHARE = 100.0, 5 / 8
+# A line of results, or of what epilogues read beside them, from beyond the second cache and back,
+# half of which (or of the sums) is seen beside the sums; and what it takes more where a block has
+# so many bytes of results that prefetchers lose their rows, as its panels come one after another.
+LINE, LOST_LINE, LOST_BYTES, SEEN_LINES = 14.0, 7.0, 1 << 19, 0.5
+LINES_SHARE = 1 / 4  # of the second cache, from which on some of these lines come from beyond
+HINT = 1.6  # of a line of weights that is asked for ahead
+HINTED_SHARE = 1 / 8  # of the second cache: smaller weights are there, or come in no time
 
 
 def cycles(product: TiledProduct, target: Target, k: Columns) -> Numbers:
@@ -56,6 +70,13 @@ def cycles(product: TiledProduct, target: Target, k: Columns) -> Numbers:
     step = np.maximum(step, LATENCY * 0.9)  # each instruction waits for its own last one
     macro = steps * step + LATENCY + rh * nv * STORE + rh * rw * nv * VECTOR
     work = outer * tiles * panels * macro
+    results, passing = passing_bytes(product)
+    lost_lines = np.clip(results / (outer * row_blocks) / LOST_BYTES, 0.0, 1.0)
+    beyond = (passing / target.l2_bytes - LINES_SHARE) / (1 - LINES_SHARE)
+    lines = passing / LINE_BYTES * min(max(beyond, 0.0), 1.0) * (LINE + LOST_LINE * lost_lines)
+    work = overlapped(work, lines, SEEN_LINES)
+    if has_hints(product, target):
+        work = work + outer * row_blocks * weights / LINE_BYTES * HINT
     tasks = outer * row_blocks * panel_blocks
     copied = whole(k, "pack_lhs") | int(dot.copied)
     elements = prod(dot.contraction.lhs.load.buffer.shape)
@@ -63,13 +84,49 @@ def cycles(product: TiledProduct, target: Target, k: Columns) -> Numbers:
     # Blocks of all panels copy their rows once; others each for itself.
     work = work + copied * vectors * COPY * panel_blocks
     blocks = outer * tiles * panels / (mb * nb)
-    held = weights + elements * dtype_bytes(dot.instruction.a)
+    # Of rows and results those of a block lie in the second cache beside the weights, and as many
+    # of the block before it.
+    held = weights + 2 * (elements * dtype_bytes(dot.instruction.a) + results) / (
+        outer * row_blocks
+    )
     fetched = fetched_cycles(weights, held, outer * row_blocks, panel_blocks, target)
     beyond = held > L2_SHARE * target.l2_bytes
     streams = beyond | target.weights_in_memory
     longer, shorter = np.maximum(work, fetched), np.minimum(work, fetched)
     total = np.where(streams, longer + SEEN * shorter, work)
     return task_cycles(total + CONFIGURE * tasks, tasks, blocks, target.num_cores)
+
+
+def passing_bytes(product: TiledProduct) -> tuple[int, int]:
+    """Bytes of the results; and of these and what epilogues read that is as large."""
+    program = product.dot.contraction.program
+    result = program.params[-1]
+    epilogue = blocks(program.body)[-1]
+    size = prod(result.shape)
+    read = (
+        {
+            load.buffer
+            for load in loads_of(store_of(epilogue).value)
+            if load.buffer in program.params and prod(load.buffer.shape) == size
+        }
+        if product.dot.contraction.epilogue
+        else set()
+    )
+    found = [dtype_bytes(b.dtype) * size for b in (result, *read)]
+    return found[0], sum(found)
+
+
+def weight_bytes(product: TiledProduct) -> int:
+    """Bytes of the constant operand in tiles."""
+    vectors = -(-product.dot.contraction.vector.extent // LANES)
+    return product.steps * vectors * LANES * product.groups * 4
+
+
+def has_hints(product: TiledProduct, target: Target) -> bool:
+    """Whether the default asks for the next panel of weights ahead."""
+    several = product.dot.contraction.vector.extent > LANES
+    large = weight_bytes(product) > HINTED_SHARE * target.l2_bytes or target.weights_in_memory
+    return large and several
 
 
 def rows_of_tiles(product: TiledProduct, k: Columns) -> tuple[Numbers, Numbers]:
