@@ -15,7 +15,9 @@ from tunefarm.compiler.space.product_cycles import (
     task_cycles,
 )
 from tunefarm.compiler.target import LINE_BYTES, Target, dtype_bytes
-from tunefarm.compiler.tir.schedule.tree import blocks, store_of
+from tunefarm.compiler.tir import schedule as s
+from tunefarm.compiler.tir.ir import Buffer
+from tunefarm.compiler.tir.schedule.tree import store_of
 from tunefarm.compiler.tir.visit import loads_of
 
 # Clocks on a Granite Rapids: of one instruction after another, whatever the rows of its tiles; of a
@@ -69,12 +71,8 @@ def cycles(product: TiledProduct, target: Target, k: Columns) -> Numbers:
     step = np.maximum(rh * nv * PRODUCT, loads)
     step = np.maximum(step, LATENCY * 0.9)  # each instruction waits for its own last one
     macro = steps * step + LATENCY + rh * nv * STORE + rh * rw * nv * VECTOR
-    work = outer * tiles * panels * macro
-    results, passing = passing_bytes(product)
-    lost_lines = np.clip(results / (outer * row_blocks) / LOST_BYTES, 0.0, 1.0)
-    beyond = (passing / target.l2_bytes - LINES_SHARE) / (1 - LINES_SHARE)
-    lines = passing / LINE_BYTES * min(max(beyond, 0.0), 1.0) * (LINE + LOST_LINE * lost_lines)
-    work = overlapped(work, lines, SEEN_LINES)
+    lines = _line_cycles(product, outer * row_blocks, target)
+    work = overlapped(outer * tiles * panels * macro, lines, SEEN_LINES)
     if has_hints(product, target):
         work = work + outer * row_blocks * weights / LINE_BYTES * HINT
     tasks = outer * row_blocks * panel_blocks
@@ -86,9 +84,8 @@ def cycles(product: TiledProduct, target: Target, k: Columns) -> Numbers:
     blocks = outer * tiles * panels / (mb * nb)
     # Of rows and results those of a block lie in the second cache beside the weights, and as many
     # of the block before it.
-    held = weights + 2 * (elements * dtype_bytes(dot.instruction.a) + results) / (
-        outer * row_blocks
-    )
+    rows = elements * dtype_bytes(dot.instruction.a) + _bytes_of(c.program.params[-1])
+    held = weights + 2 * rows / (outer * row_blocks)
     fetched = fetched_cycles(weights, held, outer * row_blocks, panel_blocks, target)
     beyond = held > L2_SHARE * target.l2_bytes
     streams = beyond | target.weights_in_memory
@@ -97,23 +94,22 @@ def cycles(product: TiledProduct, target: Target, k: Columns) -> Numbers:
     return task_cycles(total + CONFIGURE * tasks, tasks, blocks, target.num_cores)
 
 
-def passing_bytes(product: TiledProduct) -> tuple[int, int]:
-    """Bytes of the results; and of these and what epilogues read that is as large."""
-    program = product.dot.contraction.program
-    result = program.params[-1]
-    epilogue = blocks(program.body)[-1]
-    size = prod(result.shape)
-    read = (
-        {
-            load.buffer
-            for load in loads_of(store_of(epilogue).value)
-            if load.buffer in program.params and prod(load.buffer.shape) == size
-        }
-        if product.dot.contraction.epilogue
-        else set()
-    )
-    found = [dtype_bytes(b.dtype) * size for b in (result, *read)]
-    return found[0], sum(found)
+def _line_cycles(product: TiledProduct, row_blocks: Numbers, target: Target) -> Numbers:
+    """Clocks of the lines of results, and of what epilogues read beside them, that no second cache
+    holds."""
+    c = product.dot.contraction
+    result = c.program.params[-1]
+    read = loads_of(store_of(s.find_block(c.program, c.epilogue)).value) if c.epilogue else ()
+    beside = {load.buffer for load in read if prod(load.buffer.shape) == prod(result.shape)}
+    passing = sum(map(_bytes_of, {result, *beside.intersection(c.program.params)}))
+    share = passing / (target.num_cores * target.l2_bytes)
+    beyond = min(max((share - LINES_SHARE) / (1 - LINES_SHARE), 0.0), 1.0)
+    lost = np.clip(_bytes_of(result) / row_blocks / LOST_BYTES, 0.0, 1.0)
+    return beyond * passing / LINE_BYTES * (LINE + LOST_LINE * lost)
+
+
+def _bytes_of(buffer: Buffer) -> int:
+    return prod(buffer.shape) * dtype_bytes(buffer.dtype)
 
 
 def weight_bytes(product: TiledProduct) -> int:

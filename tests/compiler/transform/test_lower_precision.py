@@ -143,8 +143,8 @@ def test_a_cast_is_made_once_and_joins_what_is_behind_a_reshape() -> None:
     assert kernels(allow_precision(module_of(x, body), "bf16"), ZEN5) == [
         "relu 2x16x64 +cast -> bfloat16[2, 16, 64]",
         "reshape 2x16x64→32x64 -> bfloat16[32, 64]",
-        "matmul 32x64 @ 64x64 -> float32[32, 64]",
-        "matmul 32x64 @ 64x64 +add -> float32[32, 64]",
+        "matmul 32x64 @ 64x64 +cast -> bfloat16[32, 64]",
+        "matmul 32x64 @ 64x64 +cast +add -> float32[32, 64]",
     ]
 
 

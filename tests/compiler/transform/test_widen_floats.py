@@ -55,7 +55,7 @@ def test_no_kernel_is_made_for_the_casts() -> None:
     assert kernels_in(optimize(layers(8), OLD)) == [
         "cast",
         "matmul relu",
-        "matmul add",
+        "matmul cast add",
         "softmax cast",
     ]
 

@@ -1,0 +1,112 @@
+"""Residuals of models in 16-bit floats: stored and read rounded where nobody needs more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from pass_harness import agree, module_of, operators, var
+from tunefarm.compiler.build import build_module
+from tunefarm.compiler.dtypes import numpy_dtype
+from tunefarm.compiler.evaluate import evaluate
+from tunefarm.compiler.extract import kernels_of
+from tunefarm.compiler.ir import Constant, Expr, IRModule, Tuple, Var, tensor_type
+from tunefarm.compiler.ops import call
+from tunefarm.compiler.summary import summarize
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.transform import optimize
+from tunefarm.compiler.transform.lower_precision import allow_precision
+from tunefarm.compiler.transform.round_residuals import round_residuals
+
+ROWS, WIDTH = 32, 64
+BF16 = "bfloat16"
+ZEN5 = Target("llvm -mcpu=znver5")
+
+
+def weights(seed: int) -> Constant:
+    rng = np.random.default_rng(seed)
+    return Constant(rng.standard_normal((WIDTH, WIDTH)).astype(numpy_dtype(BF16)))
+
+
+def product(x: Expr, seed: int = 0, dtype: str = BF16) -> Expr:
+    return call("matmul", call("cast", x, dtype=dtype), weights(seed), out_dtype="float32")
+
+
+def rounded(body: Expr, x: Var) -> list[str]:
+    """The operators after the rule, which must change no result by more than its rounding."""
+    after = round_residuals(body, BF16)
+    values = np.random.default_rng(1).standard_normal((ROWS, WIDTH)).astype(np.float32)
+    agree(module_of([x], after), module_of([x], body), [values], rtol=2**-8, atol=0.2)
+    return operators(after)
+
+
+def test_what_is_stored_for_a_product_is_read_rounded_by_a_sum() -> None:
+    x = var("x", ROWS, WIDTH)
+    value = call("relu", x)
+    body = call("add", product(value), value)
+    assert rounded(body, x) == ["relu", "cast", "matmul", "cast", "add"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda v: call("softmax", v, axis=-1),
+        lambda v: call("transpose", v, axes=(1, 0)),
+        lambda v: Tuple((v,)),
+    ],
+    ids=["softmax", "transpose", "result"],
+)
+def test_where_others_need_float32_sums_read_it_too(other: Callable[[Expr], Expr]) -> None:
+    value = call("relu", var("x", ROWS, WIDTH))
+    body = Tuple((call("add", product(value), value), other(value)))
+    assert operators(round_residuals(body, BF16)) == operators(body)
+
+
+def test_inputs_stay_as_they_are() -> None:
+    x = var("x", ROWS, WIDTH)
+    body = call("add", product(x), x)
+    assert rounded(body, x) == operators(body)
+
+
+def test_of_two_products_the_one_that_waits_for_the_sum_is_stored_rounded() -> None:
+    x = var("x", ROWS, WIDTH)
+    first = call("relu", product(x, 0))
+    second = call("add", product(x, 1), Constant(np.ones(WIDTH, np.float32)))
+    made = rounded(call("add", first, second), x)
+    assert made == ["cast", "matmul", "relu", "cast", "matmul", "add", "cast", "cast", "add"]
+    unrounded = call("matmul", x, Constant(np.ones((WIDTH, WIDTH), np.float32)))
+    body = call("add", product(x, 0), unrounded)
+    assert operators(round_residuals(body, BF16)) == operators(body)
+
+
+def residual_block() -> IRModule:
+    """x + f(x) twice, and the mean of it: as in a residual network."""
+    x = var("x", 1, 7, 7, WIDTH)
+    value: Expr = call("relu", x)
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        w = [Constant(rng.standard_normal((1, 1, WIDTH, WIDTH)).astype("float32")) for _ in "ab"]
+        layout = {"data_layout": "NSC", "kernel_layout": "SIO", "out_layout": "NSC"}
+        inner = call("relu", call("conv", value, w[0], **layout))
+        value = call("relu", call("add", call("conv", inner, w[1], **layout), value))
+    return module_of([x], call("mean", value, axes=(1, 2), keepdims=False))
+
+
+def test_nothing_between_the_kernels_of_residual_blocks_is_float32() -> None:
+    kernels = kernels_of(optimize(allow_precision(residual_block(), "bf16"), ZEN5))
+    *stored, last, mean = [(summarize(k), tensor_type(k.body).dtype) for k in kernels]
+    assert [dtype for _, dtype in stored] == [BF16] * 4
+    assert stored[2][0].endswith("+cast +add +relu +cast")
+    assert last[0].endswith("+cast +add +relu")
+    assert mean[1] == "float32"
+
+
+def test_a_residual_network_is_off_by_its_rounding_alone() -> None:
+    module = residual_block()
+    (name,) = (p.name for p in module.main.params)
+    x = np.random.default_rng(2).standard_normal((1, 7, 7, WIDTH)).astype(np.float32)
+    (exact,) = evaluate(module, [x])
+    built = build_module(allow_precision(module, "bf16"), Target.host(1))
+    (found,) = built.run({name: x}).values()
+    assert np.abs(found - exact).max() < 0.02 * np.abs(exact).max()
