@@ -86,8 +86,14 @@ def _window_stage(
 
 
 def _max_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.Tensor:
-    (x,), out = tensors, out_type(type)
-    return _window_stage(x, attrs, out, _lowest(x.dtype), "max_pool", te.max)
+    (x,), out, fill = tensors, out_type(type), _lowest(tensors[0].dtype)
+    if x.dtype != "bfloat16":
+        return _window_stage(x, attrs, out, fill, "max_pool", te.max)
+    # No processor compares these: they become float32 once, not for each comparison.
+    top = _window_stage(
+        x, attrs, out, fill, "window_max", lambda v, taps: te.max(te.cast(v, "float32"), taps)
+    )
+    return te.compute(out.shape, lambda *i: te.cast(top[i], out.dtype), "max_pool")
 
 
 def _wide_sum(x: te.Tensor, f: Callable[[Expr], Expr]) -> Callable[..., te.Reduce]:

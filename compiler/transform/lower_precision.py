@@ -102,10 +102,11 @@ def lower_precision(module: IRModule, target: Target) -> IRModule:
 
 
 def _cast(x: Expr, dtype: str, casts: dict[Expr, Expr]) -> Expr:
-    """The operand rounded, below reshapes: there it joins what makes the values."""
+    """The operand rounded, below reshapes and maxima of windows: there it joins what makes the
+    values."""
     if x not in casts:
-        if isinstance(x, Call) and x.op == "reshape":
-            casts[x] = call("reshape", _cast(x.args[0], dtype, casts), **x.attrs)  # type: ignore[arg-type]
+        if isinstance(x, Call) and x.op in ("reshape", "max_pool"):
+            casts[x] = call(x.op, _cast(x.args[0], dtype, casts), **x.attrs)  # type: ignore[arg-type]
         else:
             casts[x] = call("cast", x, dtype=dtype)
     return casts[x]

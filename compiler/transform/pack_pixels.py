@@ -42,13 +42,13 @@ def pack_pixels(module: IRModule, target: Target) -> IRModule:
     dtypes = ("float16", "bfloat16", *(["float32"] if target.rounds_to_tf32 else []))
 
     def rule(node: Call, uses: Uses) -> Expr | None:
-        return _packed(node) if _fits(node, dtypes) else None
+        return _in_vectors(node) if _fits(node, dtypes) else None
 
     return rewrite_main(module, [rule])
 
 
 @dataclass(frozen=True, slots=True)
-class _Packing:
+class Packing:
     """So many pixels side by side become one, each of so many channels."""
 
     pixels: int
@@ -70,31 +70,48 @@ def _fits(node: Call, dtypes: tuple[str, ...]) -> bool:
     return apart and channels < FEW and taps > 1 and outputs >= COLUMNS and of_zeros
 
 
-def _packing(channels: int, stride: int, item_bytes: int) -> _Packing:
+def _packing(channels: int, stride: int, item_bytes: int) -> Packing:
     """The fewest channels of which vectors are made, then the longest vectors, then the fewest
     pixels."""
 
-    def vector(p: _Packing) -> int:
+    def vector(p: Packing) -> int:
         own = p.pixels * p.channels * item_bytes
         return min(own & -own, VECTOR_BYTES[1])
 
     together = [g for g in range(1, stride + 1) if stride % g == 0]
-    found = [_Packing(g, c) for c in range(channels, FEW + 1) for g in together]
+    found = [Packing(g, c) for c in range(channels, FEW + 1) for g in together]
     worth = [p for p in found if vector(p) >= VECTOR_BYTES[0]]
     return min(worth, key=lambda p: (p.channels, -vector(p), p.pixels))
 
 
-def _packed(node: Call) -> Expr | None:
-    """The convolution of packed pixels; None where its windows would be others."""
+def _in_vectors(node: Call) -> Call | None:
+    """The convolution of pixels packed into vectors; None where its windows would be others."""
+    x = tensor_type(node.args[0])
+    _, channels, _ = split_shape(x.shape, channels_last(node.attrs))
+    return packed(node, _packing(channels, together(node), dtype_bytes(x.dtype)))
+
+
+def together(node: Call) -> int:
+    """The most pixels side by side that windows never part."""
+    dilated = integers(node.attrs, "dilations")[-1] != 1
+    return 1 if dilated else integers(node.attrs, "strides")[-1]
+
+
+def front_taps(node: Call, packing: Packing) -> int:
+    """Taps of zeros before a window's own, so that it begins where packed pixels do."""
+    low, _ = pairs(node.attrs["padding"])[-1]
+    return -low % packing.pixels
+
+
+def packed(node: Call, packing: Packing) -> Call | None:
+    """The convolution of packed pixels; None where its windows would be others. ``packing`` takes
+    no more pixels together than divide ``together``."""
     (x, weight), attrs = node.args, node.attrs
-    kind, last = tensor_type(x), channels_last(attrs)
-    batch, channels, spatial = split_shape(kind.shape, last)
+    last = channels_last(attrs)
+    batch, channels, spatial = split_shape(tensor_type(x).shape, last)
     strides, padding = integers(attrs, "strides"), pairs(attrs["padding"])
-    apart = strides[-1] if integers(attrs, "dilations")[-1] == 1 else 1
-    packing = _packing(channels, apart, dtype_bytes(kind.dtype))
     pixels, width = packing.pixels, -(-spatial[-1] // packing.pixels)
-    low, _ = padding[-1]
-    front = -low % pixels
+    low, front = padding[-1][0], front_taps(node, packing)
     assert isinstance(weight, Constant)
     kernel = _packed_weights(weight, packing, front)
     taps, first, stride = kernel.data.shape[-3], (low + front) // pixels, strides[-1] // pixels
@@ -112,8 +129,8 @@ def _packed(node: Call) -> Expr | None:
         "data_layout": "NSC",
         "out_layout": "NSC" if result_channels_last(attrs) else "NCS",
     }
-    packed = call("conv", image, kernel, name=node.name, **{**attrs, **changed})
-    return packed if packed.type == node.type else None
+    made_of_packed = call("conv", image, kernel, name=node.name, **{**attrs, **changed})
+    return made_of_packed if made_of_packed.type == node.type else None
 
 
 def _moved_last(x: Expr) -> Expr:
@@ -124,7 +141,7 @@ def _moved_last(x: Expr) -> Expr:
     return transpose(x, to_channels_last(len(shape)))
 
 
-def _packed_weights(weight: Constant, packing: _Packing, front: int) -> Constant:
+def _packed_weights(weight: Constant, packing: Packing, front: int) -> Constant:
     """The taps of a kernel as those of packed pixels, behind so many taps of zeros."""
     *others, taps, channels, outputs = weight.data.shape
     groups = -(-(front + taps) // packing.pixels)

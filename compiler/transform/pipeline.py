@@ -22,12 +22,14 @@ from tunefarm.compiler.transform.legalize import legalize
 from tunefarm.compiler.transform.lower_precision import lower_precision
 from tunefarm.compiler.transform.lower_quantized import lower_quantized
 from tunefarm.compiler.transform.pack_pixels import pack_pixels
+from tunefarm.compiler.transform.pixels_in_words import pixels_in_words
 from tunefarm.compiler.transform.place_planes import place_planes
 from tunefarm.compiler.transform.recognize_functions import recognize_functions
 from tunefarm.compiler.transform.recognize_rows import recognize_rows
 from tunefarm.compiler.transform.simplify_inference import simplify_inference
 from tunefarm.compiler.transform.split_columns import split_columns
 from tunefarm.compiler.transform.sum_single_rows import sum_single_rows
+from tunefarm.compiler.transform.unfold_patches import unfold_patches
 from tunefarm.compiler.transform.widen_floats import widen_floats
 
 STEPS = (
@@ -47,6 +49,8 @@ STEPS = (
     Pass("eliminate_common_subexpressions", eliminate_common_subexpressions, level=1),
     Pass("combine_parallel", combine_parallel, level=4),
     Pass("join_projections", join_projections, level=2),
+    Pass("unfold_patches", unfold_patches, level=2),
+    Pass("pixels_in_words", pixels_in_words, level=2),
     Pass("lower_precision", lower_precision, level=0),
     Pass("convolve_in_float32", convolve_in_float32, level=2),
     Pass("pack_pixels", pack_pixels, level=2),

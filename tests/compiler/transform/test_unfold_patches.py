@@ -1,0 +1,105 @@
+"""Convolutions whose windows tile the image, as products: the same meaning, where a unit gains."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from pass_harness import agree, calls, module_of, operators, var
+from tunefarm.compiler.build import build_module
+from tunefarm.compiler.evaluate import evaluate
+from tunefarm.compiler.ir import Constant, IRModule, tensor_type
+from tunefarm.compiler.ops import call
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.transform.convert_layout import convert_layout
+from tunefarm.compiler.transform.lower_precision import allow_precision
+from tunefarm.compiler.transform.unfold_patches import unfold_patches
+
+TILES = Target("llvm -mcpu=emeraldrapids -num-cores=1")
+
+
+def embedding(
+    shape: tuple[int, ...],
+    window: tuple[int, ...] = (16, 16),
+    outputs: int = 64,
+    **attrs: Any,
+) -> IRModule:
+    """A convolution of planes with a bias."""
+    x = var("x", *shape)
+    rng = np.random.default_rng(1)
+    weights = Constant(rng.integers(-3, 4, (outputs, shape[1], *window)).astype(np.float32))
+    bias = Constant(rng.integers(-3, 4, (outputs, *[1] * len(window))).astype(np.float32))
+    rank = len(window)
+    given = {"strides": window, "dilations": (1,) * rank, "padding": ((0, 0),) * rank, **attrs}
+    body = call("conv", x, weights, **given)
+    return module_of([x], call("add", body, bias))
+
+
+def unfolded(module: IRModule, target: Target = TILES) -> IRModule:
+    return unfold_patches(convert_layout(module, target), target)
+
+
+def makes_product(module: IRModule) -> bool:
+    made = operators(module.main.body)
+    assert ("matmul" in made) != ("conv" in made)
+    return "matmul" in made
+
+
+@pytest.mark.parametrize(
+    ("shape", "window"),
+    [
+        ((1, 3, 112, 112), (16, 16)),
+        ((2, 3, 96, 64), (16, 8)),
+        ((3, 1, 64, 64), (8, 8)),
+        ((2, 7, 40, 80), (5, 10)),  # too many channels to be read as planes
+        ((2, 5, 640), (8,)),
+        ((1, 2, 16, 16, 16), (4, 4, 4)),
+    ],
+)
+def test_patches_keep_their_meaning(shape: tuple[int, ...], window: tuple[int, ...]) -> None:
+    module = allow_precision(embedding(shape, window), "bf16")
+    after = unfolded(module)
+    assert makes_product(after)
+    x = np.random.default_rng(0).integers(-3, 4, shape).astype(np.float32)
+    agree(after, module, [x], rtol=0, atol=0)
+
+
+def test_a_vision_transformer_s_are_products_in_float32_too() -> None:
+    module = embedding((1, 3, 224, 224), outputs=384)
+    after = unfolded(module)
+    (product,) = [n for n in calls(after.main.body) if n.op == "matmul"]
+    assert [tensor_type(a).shape for a in product.args] == [(196, 768), (768, 384)]
+    # No kernel for the bias alone.
+    assert operators(after.main.body)[-4:] == ["matmul", "add", "reshape", "transpose"]
+    strict = Target(f"{TILES} -precision=strict")
+    for other in (strict, Target("llvm -mcpu=znver5"), Target("cuda -arch=sm_90a")):
+        assert not makes_product(unfolded(module, other))
+    assert not makes_product(unfolded(embedding((1, 3, 8, 8), (4, 4))))  # four rows
+
+
+@pytest.mark.parametrize(
+    ("shape", "attrs"),
+    [
+        ((1, 3, 112, 112), {"strides": (8, 16)}),
+        ((1, 3, 112, 112), {"strides": (17, 17)}),
+        ((1, 3, 112, 112), {"padding": ((8, 8), (0, 0))}),
+        ((1, 3, 112, 115), {}),
+        ((1, 48, 112, 112), {}),
+    ],
+    ids=["overlap", "gaps", "padded", "rest", "many channels"],
+)
+def test_others_stay_convolutions(shape: tuple[int, ...], attrs: dict[str, Any]) -> None:
+    module = allow_precision(embedding(shape, **attrs), "bf16")
+    assert not makes_product(unfolded(module))
+
+
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+def test_they_run(precision: str) -> None:
+    module = embedding((2, 3, 48, 80))
+    x = np.random.default_rng(0).standard_normal((2, 3, 48, 80)).astype(np.float32)
+    (exact,) = evaluate(module, [x])
+    built = build_module(allow_precision(module, precision), Target.host(1))
+    (found,) = built.run({"x": x}).values()
+    bound = {"f32": 1e-5, "bf16": 1e-2}[precision]
+    assert np.abs(found - exact).max() < bound * np.abs(exact).max()
