@@ -116,12 +116,20 @@ def _blocks_of_panels(
 ) -> tuple[int, ...]:
     """The panels that a block may have: as far as there is a choice all, or where tiles take those
     of a block in turn a run of them, if the image stays in the second level and a run of vectors
-    is long, else all or those of each core."""
+    is long, else all or those of each core.
+
+    Cores on a mesh have rows of their own: what one wrote of a pixel's channels, and the lines
+    behind it, the other one fetches slowly (8² × 960 on two cores of a Granite Rapids takes 5 µs,
+    by runs of two panels 12; 16² × 256 5.5 and 13).
+    """
     if order != PANELS_INSIDE:
         return tuple(int(n) for n in choices) if order == "mn" else (1,)
     run, share = min(RUN, kernel.panels), panel_count(kernel.panels, kernel.target.num_cores)
     runs = kernel.kept and not kernel.target.has_few_registers
-    least = (run,) if runs else (kernel.panels, max(run, share))
+    if kernel.shared and kernel.target.has_mesh:
+        least: tuple[int, ...] = (kernel.panels,)
+    else:
+        least = (run,) if runs else (kernel.panels, max(run, share))
     return tuple(next((int(n) for n in choices if int(n) >= m), int(choices[-1])) for m in least)
 
 
@@ -200,9 +208,9 @@ class _Kernel:
         return {order: self._fitting(order) for order in ("mn", "nm", PANELS_INSIDE)}
 
     def _fitting(self, order: str) -> int:
-        if order == PANELS_INSIDE and self._shared:
+        if order == PANELS_INSIDE and self.shared:
             return self.tiles
-        if self.kept and (order == PANELS_INSIDE or self._by_rows or not self._shared):
+        if self.kept and (order == PANELS_INSIDE or self._by_rows or not self.shared):
             return self.tiles
         if order == "nm" and self.gathered_bytes <= self.target.l2_bytes // 2:
             return self.tiles
@@ -217,7 +225,7 @@ class _Kernel:
         return self.depthwise and 2 * target.l1_bytes < touched <= target.l2_bytes
 
     @property
-    def _shared(self) -> bool:
+    def shared(self) -> bool:
         """True if several cores share the work."""
         return self.target.num_cores > 1
 
@@ -247,7 +255,7 @@ class _Kernel:
         """Cores kept busy, less the pool's work, what is read again, and what is moved."""
         row_sizes, panel_sizes = _sizes(self.tiles, mb), _sizes(self.panels, nb)
         fitting = self.fitting[order]
-        in_turn = order == PANELS_INSIDE and self._shared and not self.kept
+        in_turn = order == PANELS_INSIDE and self.shared and not self.kept
         again = 0.0 if in_turn else log2(min(fitting, self.tiles) / min(mb, fitting, self.tiles))
         if order == "mn" and not self.depthwise:
             again += log2(self.panels / min(nb, self.panels))
