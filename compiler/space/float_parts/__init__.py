@@ -39,6 +39,7 @@ of its size at worst, where TF32 itself keeps 2^-10; weights take no more memory
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -107,9 +108,11 @@ def saved_cycles(p: Product, target: Target) -> float:
     not made in parts by default."""
     if not _applies(p, target):
         return 0.0
-    (_, cost), direct = _default_of(p, target), direct_cycles(p, target)
-    if target.num_cores > 1 and p.rows >= LEAST_LOST_ROWS:
-        direct *= LOST_SHARED
+    _, cost = _default_of(p, target)
+    if target.num_cores == 1:  # parts are taken to come from memory, so the others are as well
+        direct = direct_cycles(p, replace(target, weights_in_memory=True))
+    else:
+        direct = direct_cycles(p, target) * (LOST_SHARED if p.rows >= LEAST_LOST_ROWS else 1.0)
     return direct - cost if WORTH * cost < direct else 0.0
 
 
