@@ -14,6 +14,7 @@ from tunefarm.compiler.ops import sample as sample
 from tunefarm.compiler.ops import shape as shape
 from tunefarm.compiler.ops import topk as topk
 from tunefarm.compiler.ops import unary as unary
+from tunefarm.compiler.ops import unfold as unfold
 from tunefarm.compiler.ops.base import OPS, Op, Pattern, call, find, flops_of
 
 __all__ = ["OPS", "Op", "Pattern", "call", "find", "flops_of"]

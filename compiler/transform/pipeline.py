@@ -30,6 +30,7 @@ from tunefarm.compiler.transform.simplify_inference import simplify_inference
 from tunefarm.compiler.transform.split_columns import split_columns
 from tunefarm.compiler.transform.sum_single_rows import sum_single_rows
 from tunefarm.compiler.transform.unfold_patches import unfold_patches
+from tunefarm.compiler.transform.unfold_windows import unfold_windows
 from tunefarm.compiler.transform.widen_floats import widen_floats
 
 STEPS = (
@@ -52,6 +53,7 @@ STEPS = (
     Pass("unfold_patches", unfold_patches, level=2),
     Pass("pixels_in_words", pixels_in_words, level=2),
     Pass("lower_precision", lower_precision, level=0),
+    Pass("unfold_windows", unfold_windows, level=2),
     Pass("convolve_in_float32", convolve_in_float32, level=2),
     Pass("pack_pixels", pack_pixels, level=2),
     Pass("eliminate_dead_code", eliminate_dead_code, level=1),

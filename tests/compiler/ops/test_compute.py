@@ -213,6 +213,10 @@ CASES = [
     Case("assign_slice", [(3, 37), (3, 21)], {"begin": (0, 13), "strides": (1, 1)}),
     Case("assign_slice", [(3, 37), (1, 9)], {"begin": (2, 0), "strides": (1, 4)}),
     Case("assign_slice", [(3, 5), (0, 5)], {"begin": (2, 0), "strides": (1, 1)}),
+    Case("unfold", [(2, 7, 5, 3)], {"kernel": (3, 2), "strides": (2, 1), "dilations": (1, 2),
+                                    "padding": ((1, 0), (2, 1))}),
+    Case("unfold", [(2, 9, 17)], {"kernel": (1,), "strides": (2,), "dilations": (1,),
+                                  "padding": ((0, 0),)}),
     Case("concat", [(2, 3), (2, 1), (2, 0), (2, 4)], {"axis": 1}),
     *(Case("pad", [(3, 5)], {"padding": ((2, 1), (0, 2)), "mode": mode, "value": 0.5})
       for mode in ("constant", "edge", "reflect")),
