@@ -9,7 +9,7 @@ from tunefarm.compiler import te
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.ir import Attrs, TensorType, Type
 from tunefarm.compiler.ops.base import Array, Op, Pattern, register
-from tunefarm.compiler.ops.common import integers, out_type
+from tunefarm.compiler.ops.common import integers, number, out_type
 from tunefarm.compiler.ops.conv import pad_stage, pairs, window_extents
 from tunefarm.compiler.tir.ir import Expr
 
@@ -33,7 +33,7 @@ def _unfold_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
 def _unfold_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.Tensor:
     (x,), rank = tensors, len(integers(attrs, "kernel"))
     strides, dilations = integers(attrs, "strides"), integers(attrs, "dilations")
-    padded = pad_stage(x, pairs(attrs["padding"]), 1, 0.0)
+    padded = pad_stage(x, pairs(attrs["padding"]), 1, number(attrs, "pad_value"))
 
     def element(n: Expr, *i: Expr) -> Expr:
         windows, taps = i[:rank], i[rank:-1]
@@ -47,7 +47,8 @@ def _unfold_reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
     (x,), kernel, padding = arrays, integers(attrs, "kernel"), pairs(attrs["padding"])
     strides, dilations = integers(attrs, "strides"), integers(attrs, "dilations")
     windows = window_extents(x.shape[1:-1], kernel, strides, padding, dilations)
-    padded = np.pad(x, ((0, 0), *padding, (0, 0)))
+    fill = np.asarray(attrs["pad_value"]).astype(x.dtype)
+    padded = np.pad(x, ((0, 0), *padding, (0, 0)), constant_values=fill)
     y = np.empty((x.shape[0], *windows, *kernel, x.shape[-1]), x.dtype)
     for tap in np.ndindex(*kernel):
         rows = zip(tap, dilations, windows, strides, strict=True)
@@ -59,6 +60,6 @@ def _unfold_reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
 register(
     Op(
         "unfold", _unfold_infer, _unfold_compute, _unfold_reference, Pattern.INJECTIVE,
-        {"kernel": (), "strides": (), "dilations": (), "padding": ()},
+        {"kernel": (), "strides": (), "dilations": (), "padding": (), "pad_value": 0},
     )
 )  # fmt: skip

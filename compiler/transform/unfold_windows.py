@@ -13,7 +13,7 @@ from __future__ import annotations
 from math import prod
 
 import numpy as np
-from tunefarm.compiler.ir import Call, Constant, Expr, Function, IRModule, tensor_type
+from tunefarm.compiler.ir import Attrs, Call, Constant, Expr, Function, IRModule, tensor_type
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.ops.conv import channels_last, result_channels_last
 from tunefarm.compiler.space import matrix_tiles
@@ -24,6 +24,7 @@ from tunefarm.compiler.transform.constants import reshape
 from tunefarm.compiler.transform.outline import alone
 from tunefarm.compiler.transform.rewrite import Uses, rewrite_main
 
+_NARROW = (("bfloat16", "float32"), ("int8", "int32"), ("uint8", "int32"))
 WORTH = 1.1  # times fewer clocks in the model
 COPY = 16.0  # clocks of a line of windows
 
@@ -43,15 +44,13 @@ def unfold_windows(module: IRModule, target: Target) -> IRModule:
 
 
 def _fits(node: Call) -> bool:
-    """True for convolutions of constant weights and bfloat16 whose taps' channels fill lines."""
+    """True for convolutions of constant weights and few bytes whose taps' channels fill lines."""
     if node.op != "conv" or not isinstance(node.args[1], Constant):
         return False
     attrs, x = node.attrs, tensor_type(node.args[0])
     return (
-        x.dtype == "bfloat16"
-        and attrs["out_dtype"] == "float32"
+        (x.dtype, attrs["out_dtype"]) in _NARROW
         and attrs["groups"] == 1
-        and attrs["pad_value"] == 0
         and attrs["kernel_layout"] == "SIO"
         and channels_last(attrs)
         and result_channels_last(attrs)
@@ -66,11 +65,12 @@ def _of_windows(node: Call) -> Call:
     assert isinstance(weight, Constant)
     *window, channels, outputs = weight.data.shape
     terms, ones = prod(window) * channels, (1,) * len(window)
-    geometry = {name: attrs[name] for name in ("strides", "dilations", "padding")}
+    geometry = {n: attrs[n] for n in ("strides", "dilations", "padding", "pad_value")}
     windows = call("unfold", x, kernel=tuple(window), **geometry)
     pixels = reshape(windows, (*tensor_type(node).shape[:-1], terms))
     flat = Constant(weight.data.reshape(*ones, terms, outputs), weight.name)
-    single = {"strides": ones, "dilations": ones, "padding": ((0, 0),) * len(window)}
+    inside = ((0, 0),) * len(window)
+    single: Attrs = {"strides": ones, "dilations": ones, "padding": inside, "pad_value": 0}
     return call("conv", pixels, flat, name=node.name, **{**attrs, **single})
 
 

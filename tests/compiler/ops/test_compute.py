@@ -217,6 +217,8 @@ CASES = [
                                     "padding": ((1, 0), (2, 1))}),
     Case("unfold", [(2, 9, 17)], {"kernel": (1,), "strides": (2,), "dilations": (1,),
                                   "padding": ((0, 0),)}),
+    Case("unfold", [(1, 5, 33)], {"kernel": (3,), "strides": (1,), "dilations": (1,),
+                                  "padding": ((1, 1),), "pad_value": 3}, ["uint8"]),
     Case("concat", [(2, 3), (2, 1), (2, 0), (2, 4)], {"axis": 1}),
     *(Case("pad", [(3, 5)], {"padding": ((2, 1), (0, 2)), "mode": mode, "value": 0.5})
       for mode in ("constant", "edge", "reflect")),

@@ -19,6 +19,8 @@ from tunefarm.compiler.transform.unfold_windows import unfold_windows
 
 TILES = Target("llvm -mcpu=graniterapids -num-cores=1")
 
+LAYOUT = {"data_layout": "NSC", "kernel_layout": "SIO", "out_layout": "NSC"}
+
 
 def layer(
     shape: tuple[int, ...],
@@ -35,7 +37,7 @@ def layer(
     pad = taps // 2
     body = call(
         "conv", x, Constant(weights), strides=(stride,) * 2, padding=((pad, pad), (pad, pad)),
-        data_layout="NSC", kernel_layout="SIO", out_layout="NSC", out_dtype="float32", **attrs,
+        out_dtype="float32", **LAYOUT, **attrs,
     )  # fmt: skip
     return module_of([x], body)
 
@@ -53,6 +55,21 @@ def test_rows_that_fill_half_a_tile_are_unfolded(
     rng = np.random.default_rng(0)
     x = rng.integers(-1, 2, shape).astype(numpy_dtype("bfloat16"))
     agree(after, module, [x], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_bytes_are_padded_with_their_zero_point(dtype: str) -> None:
+    x = var("x", 1, 7, 7, 512, dtype=dtype)
+    rng = np.random.default_rng(1)
+    weights = Constant(rng.integers(-128, 128, (3, 3, 512, 512)).astype(np.int8))
+    body = call(
+        "conv", x, weights, padding=((1, 1), (1, 1)), pad_value=7, out_dtype="int32", **LAYOUT
+    )
+    module = module_of([x], body)
+    after = unfold_windows(module, TILES)
+    assert operators(after.main.body) == ["unfold", "reshape", "conv"]
+    values = rng.integers(0, 100, (1, 7, 7, 512)).astype(dtype)
+    agree(after, module, [values], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
