@@ -89,7 +89,7 @@ def _max_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.T
     (x,), out, fill = tensors, out_type(type), _lowest(tensors[0].dtype)
     if x.dtype != "bfloat16":
         return _window_stage(x, attrs, out, fill, "max_pool", te.max)
-    # No processor compares these: they become float32 once, not for each comparison.
+    # CPUs compare these as float32, which they become once, not for each comparison.
     top = _window_stage(
         x, attrs, out, fill, "window_max", lambda v, taps: te.max(te.cast(v, "float32"), taps)
     )

@@ -10,7 +10,7 @@ from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.ir import Attrs, TensorType, Type
 from tunefarm.compiler.ops.base import Array, Op, Pattern, register
 from tunefarm.compiler.ops.common import integers, number, out_type
-from tunefarm.compiler.ops.conv import pad_stage, pairs, window_extents
+from tunefarm.compiler.ops.conv import check_window, pad_stage, pairs, window_extents
 from tunefarm.compiler.tir.ir import Expr
 
 
@@ -21,11 +21,7 @@ def _unfold_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
     strides, dilations = integers(attrs, "strides"), integers(attrs, "dilations")
     if len(x.shape) != rank + 2:
         raise ShapeError(f"kernel {kernel} does not fit data of shape {x.shape}")
-    if not rank == len(strides) == len(dilations) == len(padding):
-        raise ShapeError(
-            f"strides {strides}, dilations {dilations} and padding {padding} do not have a value "
-            f"for each axis of kernel {kernel}"
-        )
+    check_window(attrs, rank, "kernel", "strides", "dilations")
     windows = window_extents(x.shape[1:-1], kernel, strides, padding, dilations)
     return TensorType((x.shape[0], *windows, *kernel, x.shape[-1]), x.dtype)
 

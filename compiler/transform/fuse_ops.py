@@ -244,9 +244,11 @@ def _with_own_numbers(root: Expr) -> Expr:
     for node in post_order(root):
         operands = [done[c] for c in children(node)]
         calibrated = isinstance(node, Call) and node.op in CALIBRATED
+        own: dict[Expr, Expr] = {}
         for i, operand in enumerate(operands):
-            read_here = _is_of_few_bytes(operand) and reads_in_place(node, operand)
-            if read_here or (calibrated and stays_inside(operand)):
+            if _is_of_few_bytes(operand) and reads_in_place(node, operand):
+                operands[i] = own[operand] = own.get(operand) or _copied(operand)
+            elif calibrated and stays_inside(operand):
                 operands[i] = _copied(operand)
         done[node] = with_children(node, operands)
     return done[root]

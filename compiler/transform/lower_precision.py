@@ -3,9 +3,9 @@ they are faster, or those of float32 with operands rounded to no less than TF32'
 
 matmul(x, w)  ->  matmul[out_dtype=float32](cast[bfloat16](x), w in bfloat16)      so for conv
 
-The operands are rounded, the sums and the result stay float32. Weights are rounded when the model
-is built; the cast of ``x`` joins the operator that makes it, or is made once for all who read it.
-Residuals that are stored so are read so (``round_residuals``).
+The operands are rounded, the sums stay float32. Weights are rounded when the model is built; the
+cast of ``x`` joins the operator that makes it, or is made once for all who read it, and maxima are
+those of what is rounded. Residuals may be rounded to bfloat16 as well (``round_residuals``).
 A module says what it allows in an attribute of ``main``, which the passes before keep. "tf32"
 changes no function: it is an option of the target that the kernels are made for (``target_of``).
 """
@@ -13,8 +13,10 @@ changes no function: it is an option of the target that the kernels are made for
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from tunefarm.compiler.dtypes import numpy_dtype
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.ir import (
@@ -31,7 +33,7 @@ from tunefarm.compiler.space.dot.gain import gain_over_float32
 from tunefarm.compiler.target import TF32, Target
 from tunefarm.compiler.transform.outline import alone
 from tunefarm.compiler.transform.rewrite import Uses, rewrite_main
-from tunefarm.compiler.transform.round_residuals import PRODUCTS, round_residuals
+from tunefarm.compiler.transform.round_residuals import DTYPE, PRODUCTS, round_residuals
 from tunefarm.compiler.workload import Workload
 
 PRECISIONS = {"bf16": "bfloat16", "fp16": "float16"}
@@ -85,28 +87,56 @@ def lower_precision(module: IRModule, target: Target) -> IRModule:
     casts: dict[Expr, Expr] = {}
 
     def rule(node: Call, uses: Uses) -> Expr | None:
-        if not _is_product(node) or not _pays(node, dtype, target):
+        if not is_lowered(node, dtype, target):
             return None
         x, w = node.args
         assert isinstance(w, Constant)
-        with np.errstate(over="ignore"):
-            rounded = Constant(np.asarray(w.data).astype(numpy_dtype(dtype)), w.name)
-        if not np.isfinite(rounded.data).all():
-            return None
         attrs: Attrs = {**node.attrs, "out_dtype": "float32"}
+        rounded = Constant(_rounded(w, dtype), w.name)
         return call(str(node.op), _cast(x, dtype, casts), rounded, name=node.name, **attrs)
 
     lowered = rewrite_main(module, [rule])
+    if lowered is module:
+        return module
     main = lowered.main
-    return lowered.with_main(Function(main.params, round_residuals(main.body, dtype), main.attrs))
+    body = round_residuals(main.body) if dtype == DTYPE else main.body
+    return rewrite_main(
+        lowered.with_main(Function(main.params, body, main.attrs)), [cast_below_maxima]
+    )
+
+
+def is_lowered(node: Call, dtype: str, target: Target) -> bool:
+    """Whether a product of float32 takes operands of another dtype: where that pays, and no weight
+    exceeds its range."""
+    if not _is_product(node) or not _pays(node, dtype, target):
+        return False
+    (_, w) = node.args
+    assert isinstance(w, Constant)
+    return bool(np.isfinite(_rounded(w, dtype)).all())
+
+
+def _rounded(weights: Constant, dtype: str) -> NDArray[Any]:
+    with np.errstate(over="ignore"):
+        return np.asarray(weights.data).astype(numpy_dtype(dtype))
+
+
+def cast_below_maxima(node: Call, uses: Uses) -> Expr | None:
+    """cast(max_pool(x))  ->  max_pool(cast(x)), if nobody else reads the maxima: rounding changes
+    no order, and the cast joins what makes the values."""
+    pool = node.args[0] if node.op == "cast" else None
+    if not isinstance(pool, Call) or pool.op != "max_pool" or uses.get(pool, 1) > 1:
+        return None
+    dtype = str(node.attrs["dtype"])
+    if tensor_type(pool).dtype != "float32" or dtype not in PRECISIONS.values():
+        return None
+    return call("max_pool", call("cast", pool.args[0], dtype=dtype), name=pool.name, **pool.attrs)
 
 
 def _cast(x: Expr, dtype: str, casts: dict[Expr, Expr]) -> Expr:
-    """The operand rounded, below reshapes and maxima of windows: there it joins what makes the
-    values."""
+    """The operand rounded, below reshapes: there it joins what makes the values."""
     if x not in casts:
-        if isinstance(x, Call) and x.op in ("reshape", "max_pool"):
-            casts[x] = call(x.op, _cast(x.args[0], dtype, casts), **x.attrs)  # type: ignore[arg-type]
+        if isinstance(x, Call) and x.op == "reshape":
+            casts[x] = call("reshape", _cast(x.args[0], dtype, casts), **x.attrs)  # type: ignore[arg-type]
         else:
             casts[x] = call("cast", x, dtype=dtype)
     return casts[x]

@@ -8,6 +8,8 @@ A step of the unit (AMX) sums sixteen words of two bfloat16s. Of a pixel of thre
 sum two, one of them half zeros; those of a window's row lie one behind the other, so that a step
 takes all twelve (the kernel has taps of zeros in front and behind, as in ``pack_pixels``).
 Constants are packed when the model is built, and one kernel more packs the image and rounds it.
+Zeros meet pixels that were in no window before: where these are infinite, results beside them are
+NaN.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from tunefarm.compiler.ops.common import integers
 from tunefarm.compiler.ops.conv import pairs, result_channels_last
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.constants import reshape
+from tunefarm.compiler.transform.lower_precision import is_lowered
 from tunefarm.compiler.transform.pack_pixels import Packing, front_taps, packed, together
 from tunefarm.compiler.transform.rewrite import Uses, rewrite_main
 
@@ -36,7 +39,8 @@ def pixels_in_words(module: IRModule, target: Target) -> IRModule:
 
     def rule(node: Call, uses: Uses) -> Expr | None:
         packing = _packing(node) if _fits(node) else None
-        return None if packing is None else _in_words(node, packing)
+        made = None if packing is None else _in_words(node, packing)
+        return made if made and is_lowered(made, "bfloat16", target) else None
 
     return rewrite_main(module, [rule])
 

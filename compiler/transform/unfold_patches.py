@@ -20,6 +20,7 @@ from tunefarm.compiler.space import float_parts
 from tunefarm.compiler.space.float_parts.forms import DEPTH
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.constants import constant, contiguous, reshape, transpose
+from tunefarm.compiler.transform.lower_precision import is_lowered
 from tunefarm.compiler.transform.outline import alone
 from tunefarm.compiler.transform.push_reshapes import RESHAPE_RULES
 from tunefarm.compiler.transform.rewrite import Uses, rewrite_main
@@ -32,12 +33,16 @@ def unfold_patches(module: IRModule, target: Target) -> IRModule:
 
     narrow = module.main.attrs.get("precision") == "bf16"
 
+    def gains(product: Call) -> bool:
+        return narrow and is_lowered(product, "bfloat16", target)
+
     def rule(node: Call, uses: Uses) -> Expr | None:
         if not _has_patches(node):
             return None
         product = _product_of_patches(node)
-        gains = narrow or _gains_in_parts(product, target)
-        return reshape(product, tensor_type(node).shape) if gains else None
+        if not gains(product) and not _gains_in_parts(product, target):
+            return None
+        return reshape(product, tensor_type(node).shape)
 
     return rewrite_main(module, [rule, *RESHAPE_RULES])
 
@@ -54,6 +59,7 @@ def _has_patches(node: Call) -> bool:
         and attrs["groups"] == 1
         and x.dtype == "float32"
         and channels < DEPTH
+        and prod(window) > 1
         and integers(attrs, "strides") == window
         and all(d == 1 for d in integers(attrs, "dilations"))
         and all(p == (0, 0) for p in pairs(attrs["padding"]))

@@ -34,10 +34,12 @@ def unfold_windows(module: IRModule, target: Target) -> IRModule:
     if target.kind != "llvm" or not target.has("amx-bf16"):
         return module
 
+    windows: dict[tuple[Expr, str], Call] = {}  # one copy for all who read the same ones
+
     def rule(node: Call, uses: Uses) -> Expr | None:
         if not _fits(node):
             return None
-        unfolded = _of_windows(node)
+        unfolded = _of_windows(node, windows)
         return unfolded if _pays(node, unfolded, target) else None
 
     return rewrite_main(module, [rule])
@@ -59,14 +61,16 @@ def _fits(node: Call) -> bool:
     )
 
 
-def _of_windows(node: Call) -> Call:
-    """The convolution of single pixels, which are windows of the image."""
+def _of_windows(node: Call, made: dict[tuple[Expr, str], Call]) -> Call:
+    """The convolution of single pixels, which are windows of the image; ``made`` has those of
+    others."""
     (x, weight), attrs = node.args, node.attrs
     assert isinstance(weight, Constant)
     *window, channels, outputs = weight.data.shape
     terms, ones = prod(window) * channels, (1,) * len(window)
     geometry = {n: attrs[n] for n in ("strides", "dilations", "padding", "pad_value")}
     windows = call("unfold", x, kernel=tuple(window), **geometry)
+    windows = made.setdefault((x, repr(windows.attrs)), windows)
     pixels = reshape(windows, (*tensor_type(node).shape[:-1], terms))
     flat = Constant(weight.data.reshape(*ones, terms, outputs), weight.name)
     inside = ((0, 0),) * len(window)

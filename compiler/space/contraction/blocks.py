@@ -126,7 +126,8 @@ def _blocks_of_panels(
         return tuple(int(n) for n in choices) if order == "mn" else (1,)
     run, share = min(RUN, kernel.panels), panel_count(kernel.panels, kernel.target.num_cores)
     runs = kernel.kept and not kernel.target.has_few_registers
-    if kernel.shared and kernel.target.has_mesh:
+    cores = kernel.target.num_cores
+    if kernel.target.has_mesh and 1 < cores <= kernel.copies * kernel.tiles:
         least: tuple[int, ...] = (kernel.panels,)
     else:
         least = (run,) if runs else (kernel.panels, max(run, share))
@@ -208,9 +209,9 @@ class _Kernel:
         return {order: self._fitting(order) for order in ("mn", "nm", PANELS_INSIDE)}
 
     def _fitting(self, order: str) -> int:
-        if order == PANELS_INSIDE and self.shared:
+        if order == PANELS_INSIDE and self._shared:
             return self.tiles
-        if self.kept and (order == PANELS_INSIDE or self._by_rows or not self.shared):
+        if self.kept and (order == PANELS_INSIDE or self._by_rows or not self._shared):
             return self.tiles
         if order == "nm" and self.gathered_bytes <= self.target.l2_bytes // 2:
             return self.tiles
@@ -225,7 +226,7 @@ class _Kernel:
         return self.depthwise and 2 * target.l1_bytes < touched <= target.l2_bytes
 
     @property
-    def shared(self) -> bool:
+    def _shared(self) -> bool:
         """True if several cores share the work."""
         return self.target.num_cores > 1
 
@@ -255,7 +256,7 @@ class _Kernel:
         """Cores kept busy, less the pool's work, what is read again, and what is moved."""
         row_sizes, panel_sizes = _sizes(self.tiles, mb), _sizes(self.panels, nb)
         fitting = self.fitting[order]
-        in_turn = order == PANELS_INSIDE and self.shared and not self.kept
+        in_turn = order == PANELS_INSIDE and self._shared and not self.kept
         again = 0.0 if in_turn else log2(min(fitting, self.tiles) / min(mb, fitting, self.tiles))
         if order == "mn" and not self.depthwise:
             again += log2(self.panels / min(nb, self.panels))

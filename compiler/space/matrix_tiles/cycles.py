@@ -73,8 +73,8 @@ def cycles(product: TiledProduct, target: Target, k: Columns) -> Numbers:
     macro = steps * step + LATENCY + rh * nv * STORE + rh * rw * nv * VECTOR
     lines = _line_cycles(product, outer * row_blocks, target)
     work = overlapped(outer * tiles * panels * macro, lines, SEEN_LINES)
-    if has_hints(product, target):
-        work = work + outer * row_blocks * weights / LINE_BYTES * HINT
+    hinted = whole(k, "next_panel") if "next_panel" in k else int(has_hints(product, target))
+    work = work + hinted * outer * row_blocks * weights / LINE_BYTES * HINT
     tasks = outer * row_blocks * panel_blocks
     copied = whole(k, "pack_lhs") | int(dot.copied)
     elements = prod(dot.contraction.lhs.load.buffer.shape)

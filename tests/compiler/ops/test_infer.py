@@ -58,7 +58,7 @@ def var(*shape: int, dtype: str = "float32", name: str = "x") -> Var:
         ("assign_slice", [var(5), var(3)], {"begin": (3,), "strides": (1,)}, "elements 3 to 5"),
         ("assign_slice", [var(5), var(3)], {"begin": (4,), "strides": (-1,)}, "must be 1 or more"),
         ("unfold", [var(1, 5, 2)], {"kernel": (3, 3)}, "does not fit data"),
-        ("unfold", [var(1, 5, 5, 2)], {"kernel": (3, 3), "strides": (1,)}, "a value for each axis"),
+        ("unfold", [var(1, 5, 5, 2)], {"kernel": (3, 3), "strides": (1,)}, "2 positive integers"),
         ("concat", [var(2, 3), var(3, 3)], {"axis": 1}, "differ outside axis 1"),
         ("pad", [var(3)], {"padding": ((3, 0),), "mode": "reflect"}, "does not fit dimension 0"),
         ("broadcast_to", [var(3)], {"shape": (2,)}, "do not broadcast"),

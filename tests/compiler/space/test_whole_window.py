@@ -308,3 +308,11 @@ def test_cores_of_a_mesh_have_rows_of_their_own(size: int, channels: int) -> Non
     assert int(default["nv"]) * int(default["nb"]) * 16 >= channels
     blocks = -(-size // (int(default["rh"]) * int(default["mb"])))
     assert blocks % 2 == 0
+
+
+@pytest.mark.parametrize(("size", "channels"), [(8, 960), (4, 1024)])
+def test_more_cores_than_rows_share_channels(size: int, channels: int) -> None:
+    target = Target("llvm -mcpu=graniterapids -num-cores=32")
+    default = contraction_default(depthwise((size, size), channels), target)
+    panels = -(-channels // (16 * int(default["nv"]) * int(default["nb"])))
+    assert panels * -(-size // (int(default["rh"]) * int(default["mb"]))) >= 8

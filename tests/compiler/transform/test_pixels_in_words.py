@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pass_harness import agree, calls, module_of, var
+from pass_harness import agree, calls, kernels_in, module_of, var
 from tunefarm.compiler.build import build_module
 from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.extract import extract_tasks
-from tunefarm.compiler.ir import Constant, IRModule, tensor_type
+from tunefarm.compiler.ir import Constant, Expr, IRModule, Tuple, tensor_type
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.space import config_space
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.transform import optimize
 from tunefarm.compiler.transform.convert_layout import convert_layout
 from tunefarm.compiler.transform.lower_precision import allow_precision
 from tunefarm.compiler.transform.pixels_in_words import pixels_in_words
@@ -28,13 +29,13 @@ def first_layer(
     padding: Any = ((3, 3), (3, 3)),
     outputs: int = 16,
     precision: str = "bf16",
+    scale: float = 1.0,
     **attrs: Any,
 ) -> IRModule:
     x = var("x", *shape)
     weights = np.random.default_rng(1).integers(-3, 4, (outputs, shape[1], *window))
-    body = call(
-        "conv", x, Constant(weights.astype(np.float32)), strides=strides, padding=padding, **attrs
-    )
+    constant = Constant((scale * weights).astype(np.float32))
+    body = call("conv", x, constant, strides=strides, padding=padding, **attrs)
     return allow_precision(module_of([x], call("relu", body)), precision)
 
 
@@ -66,9 +67,10 @@ def test_the_fewest_words_of_a_row_are_taken() -> None:
         first_layer((1, 3, 32, 32), outputs=8),
         first_layer((1, 3, 32, 32), dilations=(2, 2)),
         first_layer((1, 32, 32, 32)),
+        first_layer((1, 3, 32, 32), scale=1.133e38),  # weights beyond what bfloat16 has
         first_layer((1, 3, 32, 32), precision="f32"),
     ],
-    ids=["one", "wide", "short", "outputs", "dilated", "channels", "float32"],
+    ids=["one", "wide", "short", "outputs", "dilated", "channels", "large", "float32"],
 )
 def test_what_stays(module: IRModule) -> None:
     before = convert_layout(module, TILES)
@@ -83,7 +85,7 @@ def test_what_other_processors_keep() -> None:
 
 def test_random_ones_keep_their_meaning() -> None:
     rng, changed = np.random.default_rng(0), 0
-    for _ in range(60):
+    for _ in range(80):
         channels = int(rng.integers(2, 9))
         shape = (2, channels, *(int(e) for e in rng.integers(9, 20, 2)))
         padding = tuple((int(rng.integers(0, 4)), int(rng.integers(0, 4))) for _ in "hw")
@@ -114,3 +116,25 @@ def test_the_unit_sums_them_and_maxima_are_of_what_is_rounded() -> None:
     (exact,) = evaluate(module, [value])
     (found,) = build_module(module, Target.host(1)).run({"x": value}).values()
     assert np.abs(found - exact).max() < 2e-2 * np.abs(exact).max()
+
+
+def test_maxima_that_others_read_too_are_cast_once() -> None:
+    """As behind the first layer of a ResNet-18, where a sum reads them as well."""
+    x = var("x", 1, 3, 64, 64)
+    rng = np.random.default_rng(1)
+
+    def layer(value: Expr, inputs: int, taps: int, stride: int) -> Expr:
+        weights = Constant(rng.standard_normal((64, inputs, taps, taps)).astype(np.float32))
+        pad = (taps // 2, taps // 2)
+        return call("conv", value, weights, strides=(stride, stride), padding=(pad, pad))
+
+    pool = call(
+        "max_pool", call("relu", layer(x, 3, 7, 2)), kernel=(3, 3), strides=(2, 2),
+        padding=((1, 1), (1, 1)),
+    )  # fmt: skip
+    summed = call("add", layer(pool, 64, 1, 1), pool)
+    shown = Tuple((layer(pool, 64, 1, 1), pool))
+    for body, casts in ((summed, []), (shown, ["cast"])):
+        kernels = kernels_in(optimize(allow_precision(module_of([x], body), "bf16"), TILES))
+        assert kernels.count("max_pool") == 1
+        assert [k for k in kernels[1:] if k.startswith("cast")] == casts

@@ -73,6 +73,8 @@ def test_a_vision_transformer_s_are_products_in_float32_too() -> None:
     # No kernel for the bias alone.
     assert operators(after.main.body)[-4:] == ["matmul", "add", "reshape", "transpose"]
     strict = Target(f"{TILES} -precision=strict")
+    few = allow_precision(embedding((1, 1, 64, 64), (2, 2), outputs=1), "bf16")
+    assert not makes_product(unfolded(few))
     for other in (strict, Target("llvm -mcpu=znver5"), Target("cuda -arch=sm_90a")):
         assert not makes_product(unfolded(module, other))
     assert not makes_product(unfolded(embedding((1, 3, 8, 8), (4, 4))))  # four rows
@@ -86,8 +88,9 @@ def test_a_vision_transformer_s_are_products_in_float32_too() -> None:
         ((1, 3, 112, 112), {"padding": ((8, 8), (0, 0))}),
         ((1, 3, 112, 115), {}),
         ((1, 48, 112, 112), {}),
+        ((1, 16, 56, 56), {"window": (1, 1), "strides": (1, 1)}),
     ],
-    ids=["overlap", "gaps", "padded", "rest", "many channels"],
+    ids=["overlap", "gaps", "padded", "rest", "many channels", "pixels"],
 )
 def test_others_stay_convolutions(shape: tuple[int, ...], attrs: dict[str, Any]) -> None:
     module = allow_precision(embedding(shape, **attrs), "bf16")

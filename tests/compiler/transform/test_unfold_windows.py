@@ -109,3 +109,11 @@ def test_epilogues_stay_with_the_sums() -> None:
     (exact,) = evaluate(module, [given])
     (found,) = build_module(module, Target.host(1)).run({"x": given}).values()
     assert np.abs(found - exact).max() < 2e-2 * np.abs(exact).max()
+
+
+def test_convolutions_of_the_same_windows_read_one_copy() -> None:
+    module = layer((2, 7, 7, 512))
+    (x,), body = module.main.params, module.main.body
+    again = call("conv", *body.args, **body.attrs)  # type: ignore[union-attr]
+    both = module_of([x], call("add", body, call("sigmoid", again)))
+    assert operators(unfold_windows(both, TILES).main.body).count("unfold") == 1
