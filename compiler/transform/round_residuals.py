@@ -40,9 +40,10 @@ def _casts_for_products(order: Sequence[Expr]) -> dict[Expr, Expr]:
     """The casts that products read, by what they round."""
     found: dict[Expr, Expr] = {}
     for node in order:
-        operand = node.args[0] if isinstance(node, Call) and _is_rounded_product(node) else None
-        while is_call(operand, "reshape"):
-            assert isinstance(operand, Call)
+        if not isinstance(node, Call) or not _is_rounded_product(node):
+            continue
+        operand = node.args[0]
+        while isinstance(operand, Call) and operand.op == "reshape":
             operand = operand.args[0]
         if isinstance(operand, Call) and operand.op == "cast":
             found[operand.args[0]] = operand

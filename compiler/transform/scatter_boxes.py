@@ -24,9 +24,11 @@ _COMBINE = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
 
 def scatter_to_box(node: Call, uses: Uses) -> Expr | None:
     """What the scatter to a box does, without its indices."""
-    if node.op != "scatter_nd" or not isinstance(node.args[1], Constant):
+    if node.op != "scatter_nd":
         return None
     x, indices, updates = node.args
+    if not isinstance(indices, Constant):
+        return None
     shape, reduction = tensor_type(x).shape, str(node.attrs["reduction"])
     box = _box_of(indices.data, shape)
     if box is None or (reduction != "none" and box.size != shape):

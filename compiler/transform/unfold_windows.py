@@ -68,8 +68,8 @@ def _of_windows(node: Call, made: dict[tuple[Expr, str], Call]) -> Call:
     assert isinstance(weight, Constant)
     *window, channels, outputs = weight.data.shape
     terms, ones = prod(window) * channels, (1,) * len(window)
-    geometry = {n: attrs[n] for n in ("strides", "dilations", "padding", "pad_value")}
-    windows = call("unfold", x, kernel=tuple(window), **geometry)
+    geometry: Attrs = {n: attrs[n] for n in ("strides", "dilations", "padding", "pad_value")}
+    windows = call("unfold", x, name="", **{**geometry, "kernel": tuple(window)})
     windows = made.setdefault((x, repr(windows.attrs)), windows)
     pixels = reshape(windows, (*tensor_type(node).shape[:-1], terms))
     flat = Constant(weight.data.reshape(*ones, terms, outputs), weight.name)
