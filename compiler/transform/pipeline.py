@@ -21,6 +21,7 @@ from tunefarm.compiler.transform.infer_types import infer_types
 from tunefarm.compiler.transform.legalize import legalize
 from tunefarm.compiler.transform.lower_precision import lower_precision
 from tunefarm.compiler.transform.lower_quantized import lower_quantized
+from tunefarm.compiler.transform.mask_of_grids import mask_of_grids
 from tunefarm.compiler.transform.pack_pixels import pack_pixels
 from tunefarm.compiler.transform.pixels_in_words import pixels_in_words
 from tunefarm.compiler.transform.place_planes import place_planes
@@ -57,6 +58,7 @@ STEPS = (
     Pass("convolve_in_float32", convolve_in_float32, level=2),
     Pass("pack_pixels", pack_pixels, level=2),
     Pass("eliminate_dead_code", eliminate_dead_code, level=1),
+    Pass("mask_of_grids", mask_of_grids, level=2),
     Pass("fuse_attention", fuse_attention, level=2),
     Pass("sum_single_rows", sum_single_rows, level=2),
     Pass("place_planes", place_planes, level=2),

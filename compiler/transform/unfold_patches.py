@@ -30,7 +30,6 @@ def unfold_patches(module: IRModule, target: Target) -> IRModule:
     """Runs on channels-last graphs, before products take another precision."""
     if target.kind != "llvm" or target.strict or not target.has("amx-bf16"):
         return module
-
     narrow = module.main.attrs.get("precision") == "bf16"
 
     def gains(product: Call) -> bool:
@@ -44,7 +43,8 @@ def unfold_patches(module: IRModule, target: Target) -> IRModule:
             return None
         return reshape(product, tensor_type(node).shape)
 
-    return rewrite_main(module, [rule, *RESHAPE_RULES])
+    unfolded = rewrite_main(module, [rule])
+    return module if unfolded is module else rewrite_main(unfolded, RESHAPE_RULES)
 
 
 def _has_patches(node: Call) -> bool:

@@ -112,7 +112,7 @@ def _bytes_of(buffer: Buffer) -> int:
     return prod(buffer.shape) * dtype_bytes(buffer.dtype)
 
 
-def weight_bytes(product: TiledProduct) -> int:
+def _weight_bytes(product: TiledProduct) -> int:
     """Bytes of the constant operand in tiles."""
     vectors = -(-product.dot.contraction.vector.extent // LANES)
     return product.steps * vectors * LANES * product.groups * 4
@@ -121,7 +121,7 @@ def weight_bytes(product: TiledProduct) -> int:
 def has_hints(product: TiledProduct, target: Target) -> bool:
     """Whether the default asks for the next panel of weights ahead."""
     several = product.dot.contraction.vector.extent > LANES
-    large = weight_bytes(product) > HINTED_SHARE * target.l2_bytes or target.weights_in_memory
+    large = _weight_bytes(product) > HINTED_SHARE * target.l2_bytes or target.weights_in_memory
     return large and several
 
 
