@@ -8,7 +8,7 @@ keeps: a producer joins its immediate post-dominator if every path between them 
     contraction, reduction  take the elementwise operators of the same shape that follow
     elementwise, injective  chains join, whatever their order, up to a reshape, which stays a view
     reduction of sums       takes an elementwise producer that nobody else reads
-    numbers made wider      join each of their readers, so that bytes, or 16-bit floats, lie between
+    numbers made wider      join each of their readers, so that narrow ones lie between kernels
     convolutions            join around a depthwise one where ``join_convolutions`` says it pays
     a maximum over windows  joins the convolution that it alone reads where ``join_pooling`` does
     opaque, several results stand alone
@@ -42,17 +42,16 @@ from tunefarm.compiler.transform.join_pooling import joined_pooling
 from tunefarm.compiler.transform.outline import (
     CALIBRATED,
     SIMPLE,
-    TAKES_PRODUCERS,
     function_of,
     outline,
     pattern_of,
-    reads_in_place,
     stays_inside,
 )
 from tunefarm.compiler.transform.rewrite import users_of, with_children
 
 _MAX_NODES = 32
 _MAX_PARAMS = 24
+_TAKES_PRODUCERS = ("sum", "mean", "max", "min", "prod")
 _NARROW = ("int8", "uint8", "float16", "bfloat16")
 
 
@@ -185,7 +184,7 @@ class _Groups:
     def _feed_reductions(self) -> None:
         """sum(multiply(x, x)): the elementwise producer joins the reduction that alone reads it."""
         for node in self.order:
-            if node.op not in TAKES_PRODUCERS:
+            if node.op not in _TAKES_PRODUCERS:
                 continue
             producer = node.args[0]
             if not isinstance(producer, Call) or set(self.users[producer]) != {node}:
@@ -203,7 +202,7 @@ class _Groups:
             if not _is_of_few_bytes(node) or not isinstance(reader, Call):
                 continue
             old, new = self.group_of[node], self.group_of[reader]
-            if old == new or not reads_in_place(reader, node):
+            if old == new or not _reads_in_place(reader, node):
                 continue
             members = [*self.contents[new], node]
             if len(members) > self.max_nodes or self._param_count(members) > _MAX_PARAMS:
@@ -227,6 +226,13 @@ def _is_of_few_bytes(node: Expr) -> bool:
     )
 
 
+def _reads_in_place(reader: Expr, node: Expr) -> bool:
+    """Whether the reader takes each element of ``node`` in its own kernel, a few times at most."""
+    if isinstance(reader, Call) and reader.op in (*_TAKES_PRODUCERS, "avg_pool"):
+        return True
+    return pattern_of(reader) in SIMPLE and tensor_type(reader).shape == tensor_type(node).shape
+
+
 def _copied(node: Expr) -> Expr:
     if isinstance(node, Constant):
         return Constant(node.data, node.name)
@@ -246,7 +252,7 @@ def _with_own_numbers(root: Expr) -> Expr:
         calibrated = isinstance(node, Call) and node.op in CALIBRATED
         own: dict[Expr, Expr] = {}
         for i, operand in enumerate(operands):
-            if _is_of_few_bytes(operand) and reads_in_place(node, operand):
+            if _is_of_few_bytes(operand) and _reads_in_place(node, operand):
                 operands[i] = own[operand] = own.get(operand) or _copied(operand)
             elif calibrated and stays_inside(operand):
                 operands[i] = _copied(operand)

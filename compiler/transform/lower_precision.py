@@ -99,10 +99,9 @@ def lower_precision(module: IRModule, target: Target) -> IRModule:
     if lowered is module:
         return module
     main = lowered.main
-    body = round_residuals(main.body) if dtype == DTYPE else main.body
-    return rewrite_main(
-        lowered.with_main(Function(main.params, body, main.attrs)), [cast_below_maxima]
-    )
+    if dtype == DTYPE:
+        lowered = lowered.with_main(Function(main.params, round_residuals(main.body), main.attrs))
+    return rewrite_main(lowered, [_cast_below_maxima])
 
 
 def is_lowered(node: Call, dtype: str, target: Target) -> bool:
@@ -120,7 +119,7 @@ def _rounded(weights: Constant, dtype: str) -> NDArray[Any]:
         return np.asarray(weights.data).astype(numpy_dtype(dtype))
 
 
-def cast_below_maxima(node: Call, uses: Uses) -> Expr | None:
+def _cast_below_maxima(node: Call, uses: Uses) -> Expr | None:
     """cast(max_pool(x))  ->  max_pool(cast(x)), if nobody else reads the maxima: rounding changes
     no order, and the cast joins what makes the values."""
     pool = node.args[0] if node.op == "cast" else None

@@ -15,10 +15,10 @@ from functools import reduce
 
 from tunefarm.compiler.ir import Call, Expr, IRModule, tensor_type
 from tunefarm.compiler.ops import call
+from tunefarm.compiler.space.attention.program import PRODUCTS
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.constants import reshape
 from tunefarm.compiler.transform.rewrite import Uses, is_call, rewrite_main
-from tunefarm.compiler.transform.round_residuals import PRODUCTS
 
 
 def mask_of_grids(module: IRModule, target: Target) -> IRModule:

@@ -24,7 +24,6 @@ from tunefarm.compiler.transform.rewrite import with_children
 from tunefarm.compiler.workload import Workload
 
 SIMPLE = (Pattern.ELEMENTWISE, Pattern.BROADCAST)
-TAKES_PRODUCERS = ("sum", "mean", "max", "min", "prod")
 CALIBRATED = ("quantize", "requantize", "dequantize", "add_quanta")
 
 
@@ -148,13 +147,6 @@ def pattern_of(node: Expr) -> Pattern:
     if isinstance(node.type, TupleType):
         return Pattern.OPAQUE
     return OPS[node.op].pattern
-
-
-def reads_in_place(reader: Expr, node: Expr) -> bool:
-    """Whether the reader takes each element of ``node`` in its own kernel, a few times at most."""
-    if isinstance(reader, Call) and reader.op in (*TAKES_PRODUCERS, "avg_pool"):
-        return True
-    return pattern_of(reader) in SIMPLE and tensor_type(reader).shape == tensor_type(node).shape
 
 
 def stays_inside(expr: Expr) -> bool:

@@ -30,18 +30,15 @@ def unfold_patches(module: IRModule, target: Target) -> IRModule:
     """Runs on channels-last graphs, before products take another precision."""
     if target.kind != "llvm" or target.strict or not target.has("amx-bf16"):
         return module
-    narrow = module.main.attrs.get("precision") == "bf16"
-
-    def gains(product: Call) -> bool:
-        return narrow and is_lowered(product, "bfloat16", target)
+    allowed = module.main.attrs.get("precision") == "bf16"
 
     def rule(node: Call, uses: Uses) -> Expr | None:
         if not _has_patches(node):
             return None
         product = _product_of_patches(node)
-        if not gains(product) and not _gains_in_parts(product, target):
-            return None
-        return reshape(product, tensor_type(node).shape)
+        rounded = allowed and is_lowered(product, "bfloat16", target)
+        gains = rounded or _gains_in_parts(product, target)
+        return reshape(product, tensor_type(node).shape) if gains else None
 
     unfolded = rewrite_main(module, [rule])
     return module if unfolded is module else rewrite_main(unfolded, RESHAPE_RULES)

@@ -19,6 +19,7 @@ from tunefarm.compiler.ir import (
     Var,
     children,
     post_order,
+    tensor_type,
 )
 from tunefarm.compiler.transform.rewrite import with_children
 
@@ -48,6 +49,12 @@ def operators(body: Expr) -> list[str]:
 def kernels_in(module: IRModule) -> list[str]:
     """The operators of each kernel of main, in order; views are no kernels."""
     return [" ".join(operators(f.body)) for f in kernels_of(module) if not f.attrs.get("view")]
+
+
+def extents(module: IRModule) -> list[tuple[int, ...]]:
+    """Of what the only convolution of ``main`` reads: data, and kernel."""
+    (node,) = [n for n in calls(module.main.body) if n.op == "conv"]
+    return [tensor_type(a).shape for a in node.args]
 
 
 def agree(

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pass_harness import agree, calls, kernels_in, module_of, var
+from pass_harness import agree, extents, kernels_in, module_of, var
 from tunefarm.compiler.extract import extract_tasks
-from tunefarm.compiler.ir import Constant, IRModule, tensor_type
+from tunefarm.compiler.ir import Constant, IRModule
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform import optimize
@@ -38,12 +38,6 @@ def first_layer(
 
 def packed(module: IRModule, target: Target = HOPPER) -> IRModule:
     return pack_pixels(convert_layout(module, target), target)
-
-
-def extents(module: IRModule) -> list[tuple[int, ...]]:
-    """Of what the convolutions read: data, and kernel."""
-    (node,) = [n for n in calls(module.main.body) if n.op == "conv"]
-    return [tensor_type(a).shape for a in node.args]
 
 
 def test_pixels_are_vectors_together_with_those_that_the_stride_never_parts() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pass_harness import agree, calls, kernels_in, module_of, var
+from pass_harness import agree, extents, kernels_in, module_of, var
 from tunefarm.compiler.build import build_module
 from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.extract import extract_tasks
@@ -41,12 +41,6 @@ def first_layer(
 
 def in_words(module: IRModule, target: Target = TILES) -> IRModule:
     return pixels_in_words(convert_layout(module, target), target)
-
-
-def extents(module: IRModule) -> list[tuple[int, ...]]:
-    """Of what the convolution reads: data, and kernel."""
-    (node,) = [n for n in calls(module.main.body) if n.op == "conv"]
-    return [tensor_type(a).shape for a in node.args]
 
 
 def test_the_fewest_words_of_a_row_are_taken() -> None:
