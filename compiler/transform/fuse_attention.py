@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -122,7 +123,7 @@ def _fused(
     narrow: bool,
 ) -> Call | None:
     """The call of the members' function; None where no sketch has a config for it."""
-    function, operands = function_of(members)
+    function, operands = _without_batch_of_one(*function_of(members))
     attrs: dict[str, AttrValue] = {**function.attrs, "name": "attention"}
     apart = Function(function.params, function.body, attrs), operands
     in_place = _reading_in_place(*apart, target, uses) if target.kind == "llvm" else None
@@ -130,8 +131,45 @@ def _fused(
         rounded = attention_parts.in_bfloat16(form, target) if narrow else None
         shared = interned(rounded or form, functions)
         if rounded or any(sketch.space(shared, target) for sketch in _SKETCHES):
-            return call_of(shared, [_placed(o, done) for o in read], members)
+            result = call_of(shared, [_placed(o, done) for o in read], members)
+            return reshape(result, tensor_type(members[-1]).shape)
     return None
+
+
+def _without_batch_of_one(
+    function: Function, operands: Sequence[Expr]
+) -> tuple[Function, Sequence[Expr]]:
+    """The function without its first axes while these have one element and its products are of
+    matrices in batches; neither what it reads nor its result has them."""
+    while (rank := _rank_with_one(function)) > 2:
+        shorter = partial(_without_first, rank=rank)
+        operands = [shorter(o) for o in operands]
+        params = tuple(Var(p.name, shorter(p).type) for p in function.params)
+        done: dict[Expr, Expr] = dict(zip(function.params, params, strict=True))
+        for node in post_order(function.body):
+            if isinstance(node, Call):
+                args = [done.get(a) or shorter(a) for a in node.args]
+                done[node] = call(str(node.op), *args, name=node.name, **node.attrs)
+        function = Function(params, done[function.body], function.attrs)
+    return function, operands
+
+
+def _without_first(expr: Expr, rank: int) -> Expr:
+    """An operand without the first of ``rank`` axes; one of fewer axes as it is."""
+    shape = tensor_type(expr).shape
+    return reshape(expr, shape[1:]) if len(shape) == rank else expr
+
+
+def _rank_with_one(function: Function) -> int:
+    """The number of axes of an attention's result if the first has one element, and of all that is
+    computed on the way; 0 if not, or where operators name shapes or axes."""
+    inside = [n for n in post_order(function.body) if isinstance(n, Call)]
+    rank = len(tensor_type(function.body).shape)
+    for node in inside:
+        shape = tensor_type(node).shape
+        if is_call(node, "einsum") or "shape" in node.attrs or len(shape) != rank or shape[0] != 1:
+            return 0
+    return rank
 
 
 def _placed(operand: Expr, done: dict[Expr, Expr]) -> Expr:

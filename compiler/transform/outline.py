@@ -58,7 +58,7 @@ def outline(root: Expr, groups: Sequence[Sequence[Call]]) -> Expr:
 def call_of(function: Function, args: Sequence[Expr], members: Sequence[Call]) -> Call:
     """The call that stands for a group, with the first name that one of its members has."""
     name = next((m.name for m in members if m.name), "")
-    return Call(function, tuple(args), {}, members[-1].type, name)
+    return Call(function, tuple(args), {}, function.body.type, name)
 
 
 def _is_fused(node: Expr) -> bool:

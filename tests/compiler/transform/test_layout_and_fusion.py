@@ -207,6 +207,17 @@ def test_attention_with_a_long_chain_stays_apart(count: int, fused: bool) -> Non
     assert (fuse_attention(module, TARGET) is not module) == fused
 
 
+@pytest.mark.parametrize("batch", [(1,), (1, 2), (1, 1, 3)])
+def test_attention_of_batches_of_one_is_one_kernel(batch: tuple[int, ...]) -> None:
+    q, k, v = (var(n, *batch, 20, 8) for n in "qkv")
+    mask, rows = var("mask", *(1 for _ in batch), 20, 20), var("rows", 20, 1)
+    half = Constant(np.full((1,) * (len(batch) + 2), 0.5, np.float32))
+    scores = call("multiply", call("matmul", q, k, transpose_b=True), half)
+    weights = call("softmax", call("add", call("add", scores, mask), rows), axis=-1)
+    module = module_of([q, k, v, mask, rows], call("matmul", weights, v))
+    assert kernels_in(check(module)) == ["matmul multiply add add softmax matmul"]
+
+
 def test_attention_of_fewer_queries_than_lanes_fuses_scale_and_mask() -> None:
     kernels = attention(6)
     assert "einsum multiply add" in kernels
