@@ -42,7 +42,9 @@ from tunefarm.compiler.space.matrix_tiles.shape import (
     ROWS,
     VERSION,
     TiledProduct,
+    fullest_rows,
     row_choices,
+    rows_of_axes,
     tiled_product_of,
 )
 from tunefarm.compiler.target import Target, dtype_bytes
@@ -76,9 +78,8 @@ def space(function: Function, target: Target) -> SketchSpace | None:
 def _knobs(product: TiledProduct) -> tuple[Knob, ...]:
     dot = product.dot
     vectors = _vectors(product)
-    rows = set(row_choices(product.rows.extent))
-    if product.pads:
-        rows |= {ROWS}
+    full = ROWS if product.second is None else fullest_rows(product.rows.extent)
+    rows = {*row_choices(product.rows.extent), full}
     least = max(rows) // 2
     blocks = product.blocked.extent
     return (
@@ -113,12 +114,10 @@ def _constraints(product: TiledProduct) -> tuple[Constraint, ...]:
         )
 
     def whole_tiles(k: Columns) -> Mask:
-        rows = whole(k, "rw") * whole(k, "rh")
-        if product.second is not None:
-            return product.second.extent % whole(k, "rh") == 0
-        if product.pads:
-            return (whole(k, "pack_lhs") == 1) | (product.rows.extent % rows == 0)
-        return product.rows.extent % rows == 0
+        whole_rows = np.bool_(True)
+        for axis, each in rows_of_axes(product, whole(k, "rw"), whole(k, "rh")):
+            whole_rows = whole_rows & (axis.extent % each == 0)
+        return (whole(k, "pack_lhs") == 1) | whole_rows
 
     def copy_fits(k: Columns) -> Mask:
         rows = whole(k, "mb") * whole(k, "rh")

@@ -10,7 +10,12 @@ from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import Config
 from tunefarm.compiler.space.contraction.apply import keep_sums, order_blocks
 from tunefarm.compiler.space.dot.apply import copy_rows, pack_constant, place_copy
-from tunefarm.compiler.space.matrix_tiles.shape import LANES, TiledProduct, tiled_product_of
+from tunefarm.compiler.space.matrix_tiles.shape import (
+    LANES,
+    TiledProduct,
+    rows_of_axes,
+    tiled_product_of,
+)
 from tunefarm.compiler.space.nests import own_loops
 from tunefarm.compiler.space.prefetch import PackedWeights, prefetch_weights
 from tunefarm.compiler.space.tiles import in_parallel
@@ -38,9 +43,8 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         c.vector.position: -(-c.vector.extent // width) * width,
         dot.depth.position: dot.padded_depth,
     }
-    if product.pads:
-        each = knob["rw"] * knob["rh"]
-        padded[product.rows.position] = -(-product.rows.extent // each) * each
+    for axis, each in rows_of_axes(product, knob["rw"], knob["rh"]):
+        padded[axis.position] = -(-axis.extent // each) * each
     program = s.pad_einsum(program, c.block, padded)
     program, result = s.cache_write(program, c.block, "tile")
     program, outermost, tiles = _tiles(program, product, knob, str(config["order"]), target)

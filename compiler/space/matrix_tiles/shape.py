@@ -8,11 +8,11 @@ from math import prod
 
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.analysis import Axis
+from tunefarm.compiler.space.columns import Numbers
 from tunefarm.compiler.space.contraction.shape import row_axes
 from tunefarm.compiler.space.dot.shape import DotProduct, in_groups, summed_by
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.affine import affine
-from tunefarm.compiler.tir.ir import Var
 from tunefarm.compiler.tir.tensor_intrinsics import TENSOR_INTRINSICS
 
 NAME, VERSION = "matrix_tiles", 2
@@ -26,14 +26,13 @@ WORTH_PADDING = 0.7  # share of a tile that must be filled without padding
 class TiledProduct:
     """A contraction that a matrix unit computes. ``step`` groups of terms go into a tile, or the
     taps of the axis ``taps``, which lie side by side where each has a single group. ``rows`` is the
-    axis along which a tile's rows lie, ``second`` the one before it; where ``pads`` a copy of the
-    left operand may have more rows than there are."""
+    axis along which a tile's rows lie, ``second`` the one before it. A copy of the left operand may
+    have more rows than there are."""
 
     dot: DotProduct
     step: int
     rows: Axis
     second: Axis | None
-    pads: bool
     taps: Axis | None = None
 
     @property
@@ -66,14 +65,9 @@ def tiled_product_of(function: Function, target: Target) -> TiledProduct | None:
     padded = -(-groups // step) * step
     if padded != groups:
         dot = in_groups(dot, padded)
-    row = dot.contraction.node.iters[rows.position].var
-    direct = any(isinstance(i, Var) and i is row for i in dot.contraction.lhs.load.indices)
-    pads = second is None and direct
     taps = _taps_of(dot, step)
-    product = TiledProduct(dot, step, rows, second, pads, taps)
-    if product.groups < LEAST_GROUPS or rows.extent < LEAST_ROWS:
-        return None
-    return product if pads or max(row_choices(rows.extent)) >= LEAST_ROWS else None
+    product = TiledProduct(dot, step, rows, second, taps)
+    return product if product.groups >= LEAST_GROUPS and rows.extent >= LEAST_ROWS else None
 
 
 def _taps_of(dot: DotProduct, step: int) -> Axis | None:
@@ -102,3 +96,16 @@ def _step_of(groups: int, most: int) -> int:
 def row_choices(extent: int, most: int = ROWS) -> tuple[int, ...]:
     """Rows of a tile that divide an extent."""
     return tuple(n for n in range(1, most + 1) if extent % n == 0)
+
+
+def fullest_rows(extent: int) -> int:
+    """Rows of as few tiles as an extent takes, the last of which may run on beyond it."""
+    return -(-extent // -(-extent // ROWS))
+
+
+def rows_of_axes(product: TiledProduct, rw: Numbers, rh: Numbers) -> list[tuple[Axis, Numbers]]:
+    """How many of each axis that a macro tile cuts it has, if its tiles have ``rw`` rows and ``rh``
+    of them stand in it."""
+    if product.second is None:
+        return [(product.rows, rw * rh)]
+    return [(product.rows, rw), (product.second, rh)]

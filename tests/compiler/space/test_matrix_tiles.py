@@ -60,7 +60,7 @@ def test_matmul(
 
 @bounded
 @given(
-    KIND, st.integers(1, 2), st.integers(3, 12), st.sampled_from([4, 6, 7, 8, 14, 18, 28]),
+    KIND, st.integers(1, 2), st.integers(3, 12), st.sampled_from([4, 5, 7, 8, 14, 17, 18, 28, 35]),
     st.sampled_from([16, 24, 48, 64, 80]), st.integers(2, 70), st.integers(1, 3),
     st.integers(1, 2), FLAG, SEED,
 )  # fmt: skip
@@ -164,6 +164,22 @@ def test_a_last_tile_of_rows_is_copied_with_zeros() -> None:
     """197 rows have no divisor that fills a tile."""
     config = config_space(product(197, 384, 384, "bfloat16"), TARGET).default
     assert (config["rw"], config["pack_lhs"]) == (16, 1)
+
+
+@pytest.mark.parametrize("size, rows", [(17, 9), (35, 12), (28, 14), (71, 15)])
+def test_tiles_run_on_beyond_the_rows_of_an_image(size: int, rows: int) -> None:
+    """So does a macro tile of several rows of the image: those have no divisor either."""
+    workload = workload_of(
+        lambda x, f: call(
+            "conv", x, f, padding=((1, 1), (1, 1)), data_layout="NSC", kernel_layout="SIO",
+            out_dtype="float32",
+        ),
+        ((1, size, size, 64), "bfloat16"), ((3, 3, 64, 64), "bfloat16"),
+    )  # fmt: skip
+    config = config_space(workload, TARGET).default
+    assert config["sketch"] == "matrix_tiles"
+    assert (config["rw"], config["pack_lhs"]) == (rows, 1)
+    assert config["rh"] > 1
 
 
 def test_features_see_every_candidate() -> None:
