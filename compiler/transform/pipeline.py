@@ -13,6 +13,7 @@ from tunefarm.compiler.transform.eliminate_common_subexpressions import (
     eliminate_common_subexpressions,
 )
 from tunefarm.compiler.transform.eliminate_dead_code import eliminate_dead_code
+from tunefarm.compiler.transform.flush_denormals import flush_denormals
 from tunefarm.compiler.transform.fold_constants import fold_constants
 from tunefarm.compiler.transform.fold_scale_axis import fold_scale_axis
 from tunefarm.compiler.transform.fuse_attention import fuse_attention
@@ -58,6 +59,7 @@ STEPS = (
     Pass("convolve_in_float32", convolve_in_float32, level=2),
     Pass("pack_pixels", pack_pixels, level=2),
     Pass("eliminate_dead_code", eliminate_dead_code, level=1),
+    Pass("flush_denormals", flush_denormals, level=2),
     Pass("mask_of_grids", mask_of_grids, level=2),
     Pass("fuse_attention", fuse_attention, level=2),
     Pass("sum_single_rows", sum_single_rows, level=2),
