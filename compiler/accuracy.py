@@ -11,7 +11,8 @@ ones are so far apart. Magnitudes follow the operators:
     softmax            p · (1 + 2 · the row's largest magnitude), and 2^-125, below which powers
                        may be 0; where a product reads it in 16 bits, another rounding of p, as
                        the powers may be what is rounded
-    elementwise f      |f(v)|, and how far f moves if v moves by its own tolerance
+    elementwise f      |f(v)|, and how far f moves if v moves by its own tolerance; of near_silu
+                       and near_gelu 2^-11 of the result more, or the last digits of v
     others             the largest magnitude in the result
 
 Rounding numbers to integers, a difference in the last bit may move a value next to the middle
@@ -55,6 +56,8 @@ _TOLERANCE: Mapping[str, float] = {
 
 LEAST_POWER = 2.0**-125  # of float32 that a softmax keeps: smaller ones cost time, and add nothing
 ROUNDED_POWERS = 2.0**-6  # of |a|·|b|: what rounding powers to bfloat16 instead of p may cost
+NEAR_SHARE = 2.0**-11  # of a result of near_silu, whose sigmoid has 12 bits
+LAST_DIGITS = 2.0**-18  # of what near_gelu multiplies by a polynomial of terms of either sign
 SUM_OF_HALVES = 2.0**-8  # of |a|·|b|: what rounding the operands to bfloat16 may cost
 
 
@@ -217,6 +220,11 @@ def _dequantised(node: Call, v: Sequence[Array], m: Sequence[Array], y: Array) -
     return np.asarray(np.abs(y) + np.broadcast_to(steps / tolerance_of("float32"), y.shape))
 
 
+def _near(node: Call, v: Sequence[Array], m: Sequence[Array], y: Array) -> Array:
+    lost = NEAR_SHARE * np.abs(y) if node.op == "near_silu" else LAST_DIGITS * np.abs(v[0])
+    return np.asarray(_sensitivity(node, v, m, y) + lost / tolerance_of("float32"))
+
+
 _LINEAR = (
     "conv", "conv_transpose", "matmul", "einsum", "add", "multiply", "sum", "mean", "avg_pool",
     "interpolate", "sample", "cumsum",
@@ -230,6 +238,7 @@ _RULES: dict[str, Rule] = {
     "dequantize": _dequantised,
     "subtract": _sum,
     "divide": _quotient,
+    **dict.fromkeys(("near_silu", "near_gelu"), _near),
     "softmax": _softmax,
     "log_softmax": _softmax,
 }

@@ -224,8 +224,6 @@ class _Writer:
                 return f"{self.term(condition)} ? {self.term(a)} : {self.term(b)}"
             case Intrinsic() if expr.name in TENSOR_INTRINSICS:
                 return self.expr(meaning(expr))
-            case Intrinsic("near_bfloat16", (value,), dtype):
-                return self.expr(Cast(value, dtype))
             case Intrinsic():
                 return self.intrinsic(expr)
             case Binary():
@@ -262,6 +260,7 @@ class _Writer:
             "isnan": lambda: f"isnan({args}) != 0",
             "isinf": lambda: f"isinf({args}) != 0",
             "rsqrt": lambda: f"1 / sqrt{_suffix(dtype)}({args})",
+            "near_sigmoid": lambda: f"1 / (1 + exp{_suffix(dtype)}(-{first}))",
             "popcount": lambda: f"{self.helper('popcount', 'popcount', dtype)}({args})",
         }
         if name in special:

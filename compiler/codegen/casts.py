@@ -69,8 +69,16 @@ class Casts(Lanes):
         return self.call(f"llvm.lrint.{kinds}", [a], "int32")
 
     def _to_bfloat16(self, a: Val) -> Val:
-        """float32 rounded to even in integers: few processors have the instruction, a library
-        call elsewhere, and it takes denormals for zero."""
+        """float32 rounded to even: by the instruction, which takes denormals for zero, unless the
+        target is strict or has none."""
+        vectors, rest = divmod(a.lanes, BF16_LANES)
+        whole = not rest and vectors in (1, 2)
+        if whole and self.target.has("avx512bf16") and not self.target.strict:
+            return self._by_instruction(a, vectors)
+        return self._in_integers(a)
+
+    def _in_integers(self, a: Val) -> Val:
+        """float32 rounded to bfloat16 without an instruction for it."""
         b, lanes = self.builder, a.lanes
 
         def literal(value: int) -> Val:
@@ -86,12 +94,8 @@ class Casts(Lanes):
         text = b.pure(f"trunc {whole} {high.text} to {short}", [high.text])
         return Val(text, "bfloat16", lanes)
 
-    def near_bfloat16(self, a: Val) -> Val:
-        """float32 rounded to even by the instruction that takes denormals for zero, if there is one
-        for its lanes: that of two vectors takes less time than two of one."""
-        vectors, rest = divmod(a.lanes, BF16_LANES)
-        if rest or vectors not in (1, 2) or not self.target.has("avx512bf16"):
-            return self.cast(a, "bfloat16")
+    def _by_instruction(self, a: Val, vectors: int) -> Val:
+        """One or two vectors of float32 as bfloat16: two at once take less time than each alone."""
         b, kind, made = self.builder, "<16 x float>", f"<{a.lanes} x bfloat>"
         # The instruction for two has the lower lanes in its second operand.
         halves = [a.text] if vectors == 1 else [self._half_of(a, 1), self._half_of(a, 0)]

@@ -43,8 +43,6 @@ class Expressions(Registers):
                 return self.cast(self.value(expr.value), expr.dtype)
             case Intrinsic(name) if name in TENSOR_INTRINSICS:
                 return self._tensor(expr)
-            case Intrinsic("near_bfloat16", (value,)):
-                return self.near_bfloat16(self.value(value))
             case Intrinsic():
                 return self.intrinsic(expr.name, [self.value(a) for a in expr.args], expr.dtype)
 

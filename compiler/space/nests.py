@@ -30,7 +30,7 @@ from tunefarm.compiler.tir.visit import operands, walk_expr
 
 # Vector instructions that one element's operation costs, measured or counted in the emitted code.
 INTRINSIC_COSTS = {
-    "exp": 12, "exp_shifted": 12, "exp_within": 12,
+    "exp": 12, "exp_shifted": 12, "exp_within": 12, "near_sigmoid": 12,
     "expm1": 20, "tanh": 20, "erf": 25, "log": 18, "log2": 18, "log1p": 20, "log1p_unit": 11,
     "pow": 45, "sqrt": 8, "rsqrt": 16, "sin": 25, "cos": 25, "tan": 40, "fmod": 30,
 }  # fmt: skip

@@ -312,8 +312,6 @@ class _Source:
                     raise ScheduleError(f"{name} stands where there is no cluster of blocks")
                 combine = f"op_{CLUSTER_REDUCTIONS[name]}"
                 return f"(yield Gathering({len(self.lines)}, {combine}, {self.expr(value)}))"
-            case Intrinsic("near_bfloat16", (value,), dtype):
-                return self.expr(Cast(value, dtype))
             case Intrinsic(name, args, dtype):
                 listed = ", ".join(map(self.expr, args))
                 return f"intrinsic({name!r}, {dtype!r}, {listed})"
@@ -533,7 +531,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc, "abs": np.abs,
     "not": lambda x: not x, "isnan": lambda x: bool(np.isnan(x)),
     "isinf": lambda x: bool(np.isinf(x)), "fma": _fma, "bitnot": lambda x: ~x,
-    "popcount": _popcount,
+    "popcount": _popcount, "near_sigmoid": lambda x: type(x)(1) / (type(x)(1) + np.exp(-x)),
 }  # fmt: skip
 
 

@@ -35,15 +35,14 @@ COMPARISONS: frozenset[str] = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 # Unary and n-ary functions of scalars. Their NumPy meaning is in ``interpreter.py``.
 # ``exp_shifted`` is exp of a difference x ≤ 0 that was rounded: an error of |x| ulp adds nothing.
 # ``exp_within`` is exp where |x| ≤ 87; below anything up to e^-87, above it grows to infinity.
-# ``log1p_unit`` is log1p of 0 ≤ x ≤ 1. ``near_bfloat16`` is a float32 rounded to bfloat16, where
-# zero may be had for denormals.
+# ``log1p_unit`` is log1p of 0 ≤ x ≤ 1. ``near_sigmoid`` is 1 / (1 + exp(-x)) to 12 bits at least.
 INTRINSICS = frozenset({
     "exp", "exp_shifted", "exp_within",
     "log", "log2", "log1p", "log1p_unit", "expm1", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos",
     "tan",
     "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "pow", "fmod", "floor",
     "ceil", "round", "trunc", "abs", "not", "isnan", "isinf", "fma", "bitnot", "popcount",
-    "near_bfloat16",
+    "near_sigmoid",
 })  # fmt: skip
 
 

@@ -4,7 +4,8 @@ Largest errors in ulp of the result, measured on two million arguments (bit patt
 random, and the regions where the method changes); the tests hold them on fewer:
 
     float32   log: 0.8; exp: 1.1; tanh: 1.4; log1p: 1.5; expm1: 1.7; log1p_unit: 1.9; erf: 5;
-              exp_within: 1.1; exp_shifted: 3 + 1.5 |x|; pow: 0.501; others: 0.5 (made in float64)
+              exp_within: 1.1; exp_shifted: 3 + 1.5 |x|; pow: 0.501; others: 0.5 (made in float64);
+              near_sigmoid 2^-12 of the result
     float64   exp, log, erf: 1; tanh: 1.4; asin, acos, atan, sinh, acosh: 3; tan: 4; others: 2;
               pow: |b · log a| + 2
 
@@ -25,6 +26,7 @@ from tunefarm.compiler.codegen.math.exponential import (
     exp_shifted,
     exp_within,
     expm1,
+    near_sigmoid,
     sinh,
     tanh,
 )
@@ -89,14 +91,14 @@ _FUNCTIONS: dict[str, Callable[..., str]] = {
     "sin": sin, "cos": cos, "tan": tan, "asin": asin, "acos": acos,
     "atan": atan, "sinh": sinh, "cosh": cosh, "asinh": asinh, "acosh": acosh,
     "atanh": atanh, "pow": power, "fmod": fmod, "round": nearest, "floor": floor, "ceil": ceil,
-    "trunc": trunc,
+    "trunc": trunc, "near_sigmoid": near_sigmoid,
 }  # fmt: skip
 # Of float32, without going through float64.
 _OWN_FLOAT32: dict[str, Callable[..., str]] = {
     "exp": exp, "exp_shifted": exp_shifted, "exp_within": exp_within,
     "log": log, "log1p": log1p, "log1p_unit": log1p_unit,
     "expm1": expm1, "tanh": tanh, "erf": erf, "pow": power_in_float64, "round": nearest,
-    "floor": floor, "ceil": ceil, "trunc": trunc,
+    "floor": floor, "ceil": ceil, "trunc": trunc, "near_sigmoid": near_sigmoid,
 }  # fmt: skip
 # In float64, with the digits that are left when the result is rounded to float32.
 _TO_ROUND: dict[str, Callable[..., str]] = {"sin": sin_to_round, "cos": cos_to_round}

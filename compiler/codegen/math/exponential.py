@@ -18,6 +18,7 @@ _EXP2_32 = (
 )  # fmt: skip
 _EXP_NEAR = (0.16666739978132164, 0.500003665576346, 1.0)  # (exp(r) − 1) / r, |r| ≤ ln 2 / 64
 _EXP2_NEAR = (0.24022768104942185, 0.6931539559837037)  # (2^r − 1) / r, |r| ≤ 1/64
+_EXP2_FRACTION = (0.0780245447, 0.226067177, 0.695833504, 0.999925226)  # 2^f, 0 ≤ f < 1
 _STEPS = 32  # of a table of powers of two
 _STEP_BITS = 5
 _EXP64 = (
@@ -105,6 +106,17 @@ def exp_within(w: Writer, x: str) -> str:
         return exp(w, x)
     large = w.compare("ogt", x, w.c(88.3))
     return _normal_exp(w, w.choose(large, w.c(89.0), w.clamp_low(x, -87.0)))
+
+
+def near_sigmoid(w: Writer, x: str) -> str:
+    """1 / (1 + exp(-x)) to 12 bits: with AVX-512 e^-x = 2^⌊y⌋ · 2^f, y = -x log₂ e, and what the
+    processor gives for the quotient (14 bits) without dividing."""
+    if not (w.single and w.scalef and w.lanes == 16):
+        negative = w.put(f"fneg {w.kind} {x}")
+        return w.div(w.c(1.0), w.add(exp_within(w, negative), w.c(1.0)))
+    y = w.mul(x, w.c(-math.log2(math.e)))
+    power = w.scaled(w.polynomial(w.fraction(y), _EXP2_FRACTION), y)
+    return w.near_inverse(w.add(power, w.c(1.0)))
 
 
 def _scales_at_once(w: Writer) -> bool:

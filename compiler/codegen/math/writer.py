@@ -158,6 +158,21 @@ class Writer:
         operands = f"{kind} {a}, {kind} {power}, {kind} zeroinitializer, {mask} {lanes}, i32 4"
         return self.put(f"call {kind} @{name}({operands})")
 
+    def fraction(self, a: str) -> str:
+        """a - ⌊a⌋ of a whole vector of float32, 0 of infinities."""
+        name, kind = "llvm.x86.avx512.mask.reduce.ps.512", self.kind
+        self.declares.add(f"declare {kind} @{name}({kind}, i32, {kind}, i16, i32)")
+        towards_lower = 1 | 8  # and says nothing of what is inexact
+        operands = f"{kind} {a}, i32 {towards_lower}, {kind} zeroinitializer, i16 -1, i32 4"
+        return self.put(f"call {kind} @{name}({operands})")
+
+    def near_inverse(self, a: str) -> str:
+        """1 / a of a whole vector of float32 to 14 bits, 0 of infinity."""
+        name, kind = "llvm.x86.avx512.rcp14.ps.512", self.kind
+        self.declares.add(f"declare {kind} @{name}({kind}, {kind}, i16)")
+        operands = f"{kind} {a}, {kind} zeroinitializer, i16 -1"
+        return self.put(f"call {kind} @{name}({operands})")
+
     def clamp_high(self, a: str, high: float) -> str:
         """NaN stays NaN."""
         return self.choose(self.compare("ogt", a, self.c(high)), self.c(high), a)

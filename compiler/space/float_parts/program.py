@@ -59,10 +59,10 @@ def create_parts(p: Product, parts: Parts, rows: int, stretch: int) -> PrimFunc:
 
 def part_of(parts: Parts, q: Expr, value: Expr) -> Expr:
     """Part ``q`` of a value of float32."""
-    found = [te.intrinsic("near_bfloat16", value, dtype=PART)]
+    found = [te.cast(value, PART)]
     while len(found) < parts.number:
         value = value - te.cast(found[-1], "float32")
-        found.append(te.intrinsic("near_bfloat16", value, dtype=PART))
+        found.append(te.cast(value, PART))
     return te.one_of(q, found)
 
 

@@ -353,16 +353,18 @@ def test_float64_is_rounded_once_to_float16() -> None:
         agree(te.create_prim_func([x, y]), [values], lanes)
 
 
-@pytest.mark.parametrize("lanes", [1, 16, 32])
-def test_float32_near_bfloat16(lanes: int) -> None:
+@pytest.mark.parametrize("lanes", [1, 8, 16, 32])
+def test_bfloat16_is_rounded_by_the_instruction_for_whole_vectors(lanes: int) -> None:
     x = te.placeholder((64,), "float32", "x")
-    y = te.compute((64,), lambda i: te.intrinsic("near_bfloat16", x[i], dtype="bfloat16"))
-    program = te.create_prim_func([x, y])
+    program = te.create_prim_func([x, te.compute((64,), lambda i: Cast(x[i], "bfloat16"))])
     values = np.random.default_rng(lanes).standard_normal(64).astype(np.float32)
+    values[:5] = 1.00390625, 3e38, np.inf, np.nan, -3.4e38
     agree(program, [values], lanes)
-    text = emit_llvm(lower(in_lanes(program, lanes)), AVX512).text
+    lowered = lower(in_lanes(program, lanes))
     instruction = {16: "cvtneps2bf16", 32: "cvtne2ps2bf16"}
+    text = emit_llvm(lowered, AVX512).text
     assert all((name in text) == (n == lanes) for n, name in instruction.items())
+    assert "ps2bf16" not in emit_llvm(lowered, Target(f"{AVX512} -precision=strict")).text
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

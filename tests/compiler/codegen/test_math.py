@@ -206,6 +206,22 @@ def test_exp_where_results_are_normal(way: str, dtype: str) -> None:
     assert np.isnan(run("exp_within", dtype, nan, **WAYS[way])).all()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("way", ["scalef", "fused", "plain"])
+def test_near_sigmoid(way: str, dtype: str) -> None:
+    if way == "scalef" and not Target.host().has_avx512:
+        pytest.skip("needs AVX-512")
+    rng = np.random.default_rng(8)
+    spread = [rng.uniform(-most, most, 4000) for most in (1e-6, 1, 20, 87)]
+    x = np.concatenate([*spread, [0.0, -0.0, 1e-40]]).astype(dtype)
+    got, want = run("near_sigmoid", dtype, x, **WAYS[way]), 1 / (1 + np.exp(-x.astype(np.float64)))
+    assert np.abs(got / want - 1).max() <= 2.0**-12
+    ends = np.array([math.inf, 1e30, 200, -200, -1e30, -math.inf], dtype)
+    found = run("near_sigmoid", dtype, ends, **WAYS[way])
+    np.testing.assert_allclose(found, [1, 1, 1, 0, 0, 0], rtol=2.0**-12, atol=1e-37)
+    assert np.isnan(run("near_sigmoid", dtype, np.full(3, np.nan, dtype), **WAYS[way])).all()
+
+
 @pytest.mark.parametrize("way", ["tables", "scalef", "fused", "plain"])
 def test_exp_of_a_rounded_difference_errs_with_it(way: str) -> None:
     if way in ("tables", "scalef") and not Target.host().has_avx512:
