@@ -35,6 +35,7 @@ from tunefarm.compiler.ir import (
     tensor_type,
 )
 from tunefarm.compiler.ops.base import Pattern
+from tunefarm.compiler.space.inverted_residual import is_depthwise
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.context import option
 from tunefarm.compiler.transform.join_convolutions import joined_convolutions
@@ -47,7 +48,7 @@ from tunefarm.compiler.transform.outline import (
     pattern_of,
     stays_inside,
 )
-from tunefarm.compiler.transform.rewrite import users_of, with_children
+from tunefarm.compiler.transform.rewrite import is_call, users_of, with_children
 
 _MAX_NODES = 32
 _MAX_PARAMS = 24
@@ -230,6 +231,8 @@ def _reads_in_place(reader: Expr, node: Expr) -> bool:
     """Whether the reader takes each element of ``node`` in its own kernel, a few times at most."""
     if isinstance(reader, Call) and reader.op in (*_TAKES_PRODUCERS, "avg_pool"):
         return True
+    if isinstance(reader, Call) and is_depthwise(reader):
+        return reader.args[0] is node and is_call(node, "cast")
     return pattern_of(reader) in SIMPLE and tensor_type(reader).shape == tensor_type(node).shape
 
 

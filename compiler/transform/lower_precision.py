@@ -5,7 +5,8 @@ matmul(x, w)  ->  matmul[out_dtype=float32](cast[bfloat16](x), w in bfloat16)   
 
 The operands are rounded, the sums stay float32. Weights are rounded when the model is built; the
 cast of ``x`` joins the operator that makes it, or is made once for all who read it, and maxima are
-those of what is rounded. Residuals may be rounded to bfloat16 as well (``round_residuals``).
+those of what is rounded. What else waits in memory may be rounded as well (``round_stored``),
+and activations have fewer digits (``near_functions``).
 A module says what it allows in an attribute of ``main``, which the passes before keep. "tf32"
 changes no function: it is an option of the target that the kernels are made for (``target_of``).
 """
@@ -31,9 +32,13 @@ from tunefarm.compiler.ir import (
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.space.dot.gain import gain_over_float32
 from tunefarm.compiler.target import TF32, Target
+from tunefarm.compiler.transform.eliminate_common_subexpressions import (
+    eliminate_common_subexpressions,
+)
+from tunefarm.compiler.transform.near_functions import near_functions
 from tunefarm.compiler.transform.outline import alone
 from tunefarm.compiler.transform.rewrite import Uses, rewrite_main
-from tunefarm.compiler.transform.round_residuals import DTYPE, PRODUCTS, round_residuals
+from tunefarm.compiler.transform.round_stored import DTYPE, PRODUCTS, round_stored
 from tunefarm.compiler.workload import Workload
 
 PRECISIONS = {"bf16": "bfloat16", "fp16": "float16"}
@@ -98,10 +103,20 @@ def lower_precision(module: IRModule, target: Target) -> IRModule:
     lowered = rewrite_main(module, [rule])
     if lowered is module:
         return module
+    lowered = _with_casts_below(lowered, target)
+    if dtype != DTYPE:
+        return lowered
     main = lowered.main
-    if dtype == DTYPE:
-        lowered = lowered.with_main(Function(main.params, round_residuals(main.body), main.attrs))
-    return rewrite_main(lowered, [_cast_below_maxima])
+    body = near_functions(round_stored(main.body, target), target)
+    return _with_casts_below(lowered.with_main(Function(main.params, body, main.attrs)), target)
+
+
+def _with_casts_below(module: IRModule, target: Target) -> IRModule:
+    """Casts moved below what only moves or compares elements, to what makes them."""
+    # Casts of one value that meet below an operator may let the next one pass.
+    while (moved := rewrite_main(module, [_cast_below_maxima, _cast_below_concat])) is not module:
+        module = eliminate_common_subexpressions(moved, target)
+    return module
 
 
 def is_lowered(node: Call, dtype: str, target: Target) -> bool:
@@ -122,13 +137,25 @@ def _rounded(weights: Constant, dtype: str) -> NDArray[Any]:
 def _cast_below_maxima(node: Call, uses: Uses) -> Expr | None:
     """cast(max_pool(x))  ->  max_pool(cast(x)), if nobody else reads the maxima: rounding changes
     no order, and the cast joins what makes the values."""
-    pool = node.args[0] if node.op == "cast" else None
-    if not isinstance(pool, Call) or pool.op != "max_pool" or uses.get(pool, 1) > 1:
+    return _cast_below(node, "max_pool", uses)
+
+
+def _cast_below_concat(node: Call, uses: Uses) -> Expr | None:
+    """cast(concat(x, y))  ->  concat(cast(x), cast(y)), if nobody else reads the whole: what makes
+    the parts rounds them, and writes them where they belong."""
+    return _cast_below(node, "concat", uses)
+
+
+def _cast_below(node: Call, op: str, uses: Uses) -> Expr | None:
+    """A cast to 16-bit floats before the operator instead of behind it."""
+    inner = node.args[0] if node.op == "cast" else None
+    if not isinstance(inner, Call) or inner.op != op or uses.get(inner, 1) > 1:
         return None
     dtype = str(node.attrs["dtype"])
-    if tensor_type(pool).dtype != "float32" or dtype not in PRECISIONS.values():
+    if tensor_type(inner).dtype != "float32" or dtype not in PRECISIONS.values():
         return None
-    return call("max_pool", call("cast", pool.args[0], dtype=dtype), name=pool.name, **pool.attrs)
+    operands = (call("cast", x, dtype=dtype) for x in inner.args)
+    return call(op, *operands, name=inner.name, **inner.attrs)
 
 
 def _cast(x: Expr, dtype: str, casts: dict[Expr, Expr]) -> Expr:

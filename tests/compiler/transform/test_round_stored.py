@@ -1,4 +1,4 @@
-"""Residuals of models in 16-bit floats: stored and read rounded where nobody needs more."""
+"""What waits in memory in models of 16-bit floats: rounded where nobody needs more."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tunefarm.compiler.summary import summarize
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform import optimize
 from tunefarm.compiler.transform.lower_precision import allow_precision, lower_precision
-from tunefarm.compiler.transform.round_residuals import round_residuals
+from tunefarm.compiler.transform.round_stored import round_stored
 
 ROWS, WIDTH = 32, 64
 BF16 = "bfloat16"
@@ -36,7 +36,7 @@ def product(x: Expr, seed: int = 0, dtype: str = BF16) -> Expr:
 def rounded(body: Expr, x: Var) -> list[str]:
     """The operators after the rule, which must change no result by more than its rounding: half a
     step of 8 bits of a sum of products below 128."""
-    after = round_residuals(body)
+    after = round_stored(body, ZEN5)
     values = np.random.default_rng(1).standard_normal((ROWS, WIDTH)).astype(np.float32)
     (exact,) = evaluate(module_of([x], body), [values])
     (found,) = evaluate(module_of([x], after), [values])
@@ -66,13 +66,13 @@ def test_what_is_stored_for_a_product_is_read_rounded_by_a_sum() -> None:
 def test_where_others_need_float32_sums_read_it_too(other: Callable[[Expr], Expr]) -> None:
     value = call("relu", var("x", ROWS, WIDTH))
     body = Tuple((call("add", product(value), value), other(value)))
-    assert operators(round_residuals(body)) == operators(body)
+    assert operators(round_stored(body, ZEN5)) == operators(body)
 
 
 def test_a_cast_of_the_user_s_own_rounds_nothing_else() -> None:
     value = call("relu", var("x", ROWS, WIDTH))
     body = Tuple((call("cast", value, dtype=BF16), call("add", value, value)))
-    assert operators(round_residuals(body)) == operators(body)
+    assert operators(round_stored(body, ZEN5)) == operators(body)
     module = module_of([var("x", ROWS, WIDTH)], body)
     allowed = allow_precision(module, "bf16")
     assert lower_precision(allowed, ZEN5) is allowed
@@ -97,7 +97,7 @@ def test_long_chains_are_no_recursion() -> None:
     first, second = product(x, 0), product(x, 1)
     for _ in range(3000):
         first = call("negative", first)
-    assert operators(round_residuals(call("add", first, second)))[-1] == "add"
+    assert operators(round_stored(call("add", first, second), ZEN5))[-1] == "add"
 
 
 def test_inputs_stay_as_they_are() -> None:
@@ -114,7 +114,68 @@ def test_of_two_products_the_one_that_waits_for_the_sum_is_stored_rounded() -> N
     assert made == ["cast", "matmul", "relu", "cast", "matmul", "add", "cast", "cast", "add"]
     unrounded = call("matmul", x, Constant(np.ones((WIDTH, WIDTH), np.float32)))
     body = call("add", product(x, 0), unrounded)
-    assert operators(round_residuals(body)) == operators(body)
+    assert operators(round_stored(body, ZEN5)) == operators(body)
+
+
+LAYOUT = {"data_layout": "NSC", "kernel_layout": "SIO", "out_layout": "NSC"}
+
+
+def convolution(x: Expr, outputs: int, kernel: int = 1, groups: int = 1) -> Expr:
+    inputs, pad = tensor_type(x).shape[-1], kernel // 2
+    rng = np.random.default_rng(kernel)
+    w = rng.standard_normal((kernel, kernel, inputs // groups, outputs)).astype("float32")
+    padding = ((pad, pad), (pad, pad))
+    return call("conv", x, Constant(w), padding=padding, groups=groups, **LAYOUT)
+
+
+def lowered(x: Var, body: Expr) -> list[tuple[str, str]]:
+    """The kernels of a model that may compute in bfloat16, and the dtype of what each stores."""
+    module = optimize(allow_precision(module_of([x], body), "bf16"), ZEN5)
+    return [(summarize(k), tensor_type(k.body).dtype) for k in kernels_of(module)]
+
+
+@pytest.mark.parametrize("size, dtype", [(48, BF16), (14, "float32")])
+def test_a_depthwise_convolution_reads_large_results_rounded(size: int, dtype: str) -> None:
+    x = var("x", 1, size, size, WIDTH)
+    inner = call("relu", convolution(x, 2 * WIDTH))
+    body = convolution(call("relu", convolution(inner, 2 * WIDTH, 3, 2 * WIDTH)), WIDTH)
+    kernels = [k for k in lowered(x, body) if "conv" in k[0]]
+    (_, stored), (depthwise, read), _ = kernels
+    assert (stored, read) == (dtype, BF16)
+    assert depthwise.startswith("cast+ conv") == (dtype == BF16)
+
+
+def test_averages_read_what_is_stored_for_products() -> None:
+    x = var("x", 1, 9, 9, WIDTH)
+    value = call("relu", convolution(x, WIDTH))
+    mean = call("avg_pool", value, kernel=(3, 3), padding=((1, 1), (1, 1)), data_layout="NSC")
+    body = Tuple((convolution(value, WIDTH), convolution(mean, WIDTH)))
+    dtypes = {k: dtype for k, dtype in lowered(x, body) if "relu" in k or "avg_pool" in k}
+    assert set(dtypes.values()) == {BF16}
+    assert any(k.startswith("cast+ avg_pool") for k in dtypes)
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_parts_of_a_concatenation_are_rounded_where_they_are_made(pooled: bool) -> None:
+    x = var("x", 1, 8, 8, WIDTH)
+    parts = [call("relu", convolution(x, WIDTH, kernel)) for kernel in (1, 3)]
+    whole = call("concat", *parts, axis=3)
+    readers = [convolution(whole, WIDTH)]
+    if pooled:
+        largest = call(
+            "max_pool", whole, kernel=(3, 3), padding=((1, 1), (1, 1)), data_layout="NSC"
+        )
+        readers.append(convolution(largest, WIDTH))
+    kernels = lowered(x, Tuple(tuple(readers)))
+    assert ("concat 1x8x8x64→1x8x8x128", BF16) in kernels
+    assert sum(name.endswith("+relu +cast") for name, _ in kernels) == 2
+
+
+def test_a_concatenation_that_others_read_stays_as_it_is() -> None:
+    x = var("x", 1, 8, 8, WIDTH)
+    whole = call("concat", *(call("relu", convolution(x, WIDTH, n)) for n in (1, 3)), axis=3)
+    kernels = lowered(x, Tuple((convolution(whole, WIDTH), call("softmax", whole, axis=-1))))
+    assert not any(name.endswith("+relu +cast") for name, _ in kernels)
 
 
 def residual_block() -> IRModule:
@@ -124,9 +185,8 @@ def residual_block() -> IRModule:
     for seed in range(2):
         rng = np.random.default_rng(seed)
         w = [Constant(rng.standard_normal((1, 1, WIDTH, WIDTH)).astype("float32")) for _ in "ab"]
-        layout = {"data_layout": "NSC", "kernel_layout": "SIO", "out_layout": "NSC"}
-        inner = call("relu", call("conv", value, w[0], **layout))
-        value = call("relu", call("add", call("conv", inner, w[1], **layout), value))
+        inner = call("relu", call("conv", value, w[0], **LAYOUT))
+        value = call("relu", call("add", call("conv", inner, w[1], **LAYOUT), value))
     return module_of([x], call("mean", value, axes=(1, 2), keepdims=False))
 
 
