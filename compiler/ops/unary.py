@@ -158,7 +158,7 @@ _NEAR_TANH = (
 
 def _near_gelu(x: Expr, attrs: Attrs) -> Expr:
     near = _clamp(x, -_NEAR_LIMIT, _NEAR_LIMIT)
-    series = _near_series(near * near, attrs)
+    series: Expr = _near_series(near * near, attrs)
     half = x * 0.5
     return half + half * (near * series)
 

@@ -121,7 +121,7 @@ def _fused(
     functions: dict[str, Function],
     uses: Uses,
     narrow: bool,
-) -> Call | None:
+) -> Expr | None:
     """The call of the members' function; None where no sketch has a config for it."""
     function, operands = _without_batch_of_one(*function_of(members))
     attrs: dict[str, AttrValue] = {**function.attrs, "name": "attention"}
@@ -144,7 +144,7 @@ def _without_batch_of_one(
     while (rank := _rank_with_one(function)) > 2:
         shorter = partial(_without_first, rank=rank)
         operands = [shorter(o) for o in operands]
-        params = tuple(Var(p.name, shorter(p).type) for p in function.params)
+        params = tuple(Var(p.name, tensor_type(shorter(p))) for p in function.params)
         done: dict[Expr, Expr] = dict(zip(function.params, params, strict=True))
         for node in post_order(function.body):
             if isinstance(node, Call):

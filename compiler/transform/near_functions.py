@@ -25,9 +25,17 @@ def near_functions(root: Expr, target: Target) -> Expr:
     done: dict[Expr, Expr] = {}
     for node in post_order(root):
         operands = [done[c] for c in children(node)]
-        near = isinstance(node, Call) and node.op in NEAR and node not in results
-        if near and tensor_type(node).dtype == "float32":
-            done[node] = call(NEAR[str(node.op)], *operands, name=node.name, **node.attrs)
+        near = _near_of(node)
+        if near is not None and node not in results:
+            assert isinstance(node, Call)
+            done[node] = call(near, *operands, name=node.name, **node.attrs)
         else:
             done[node] = with_children(node, operands)
     return done[root]
+
+
+def _near_of(node: Expr) -> str | None:
+    """The operator that stands for a node; None where there is none."""
+    if not isinstance(node, Call) or not isinstance(node.op, str):
+        return None
+    return NEAR.get(node.op) if tensor_type(node).dtype == "float32" else None
