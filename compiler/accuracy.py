@@ -168,6 +168,11 @@ def _is_rounded_softmax(operand: Expr) -> bool:
     return isinstance(source, Call) and source.op == "softmax"
 
 
+def is_near(node: Call) -> bool:
+    """True for an activation with fewer digits than its dtype."""
+    return node.op in ("near_silu", "near_gelu")
+
+
 def sums_halves(node: Call) -> bool:
     """True for a contraction of float16 to float32, which may sum some of its terms in float16."""
     is_wide = node.attrs.get("out_dtype") == "float32"

@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 from tunefarm.compiler.accuracy import (
+    NEAR_SHARE,
     ROUNDED_POWERS,
     SUM_OF_HALVES,
     error_bounds,
+    is_near,
     rounds_numbers,
     rounds_powers,
     sums_halves,
@@ -23,6 +25,8 @@ from tunefarm.worker.backend import Array, Problem
 # Relative to |a|·|b|: sums of thousands of terms in any order, polynomials, Winograd transforms.
 _TOLERANCE = {"float64": 1e-12, "float32": 3e-5, "float16": 5e-3, "bfloat16": 4e-2}
 _FLOOR = 0.05
+# What operators may cost beyond that.
+_LEAST = ((sums_halves, SUM_OF_HALVES), (rounds_powers, ROUNDED_POWERS), (is_near, NEAR_SHARE))
 # The same where operands of float32 keep ten bits of fraction (GPUs), or 16 bits (AMX): 2^-15,
 # which may be several times as much of a magnitude that the function clips.
 _ROUNDED = {"cuda": 2.5e-3, "llvm": 3e-4}
@@ -39,8 +43,7 @@ def pose_with(workload: Workload, inputs: Sequence[Array]) -> Problem:
     outputs = reference_outputs(workload, inputs)
     magnitudes = reference_outputs(workload, [_magnitude(array) for array in inputs])
     calls = [e for e in post_order(workload.function.body) if isinstance(e, Call)]
-    least = SUM_OF_HALVES if any(map(sums_halves, calls)) else 0.0
-    least = ROUNDED_POWERS if any(map(rounds_powers, calls)) else least
+    least = max((share for costs, share in _LEAST if any(map(costs, calls))), default=0.0)
     bounds = [error_bound(r, m, least) for r, m in zip(outputs, magnitudes, strict=True)]
     if rounds_numbers(workload.function):
         quanta = error_bounds(workload.function, inputs)

@@ -31,6 +31,18 @@ def test_code_that_rounds_may_be_further_off(target: str, factor: float) -> None
     np.testing.assert_allclose(judged, factor * bound, rtol=1e-2)
 
 
+@pytest.mark.parametrize("name", ["silu", "gelu"])
+def test_activations_near_to_bfloat16_may_be_as_far_off_as_they_say(name: str) -> None:
+    """2^-12 of a result; a hundredth is wrong."""
+    x, w = (Var(n, TensorType((64, 64), "float32")) for n in "xw")
+    body = call(f"near_{name}", call("matmul", x, w))
+    workload = Workload.from_function(Function((x, w), body, {"primitive": True}))
+    problem = pose_with(workload, random_inputs(workload, np.random.default_rng(3)))
+    (want,), (bound,) = problem.outputs, problem.bounds
+    assert (np.abs(want) * 2.0**-12 <= bound).all()
+    assert (np.abs(want) * 0.01 > bound).any()
+
+
 def test_powers_may_be_rounded_before_they_are_divided_by_their_sum() -> None:
     """Of an attention in bfloat16, as the kernels of a matrix unit do; a tenth more is wrong."""
     q, k, v = (Var(name, TensorType((1, 197, 6, 64), "float32")) for name in "qkv")
