@@ -144,28 +144,30 @@ def _gelu_array(x: Array, attrs: Attrs) -> Array:
 
 
 # Of the error function of x / √2, and of what stands for it in GELU's approximation by tanh: an odd
-# polynomial that is 1 at the limit. GELU by it is 1e-4 off at most (fitted by Lawson's method).
+# polynomial that just exceeds 1 at the limit, and is cut there. GELU by it is 1e-4 off at most
+# (fitted by Lawson's method).
 _NEAR_LIMIT = 4.1
 _NEAR_ERF = (
-    0.796823863, -0.130878525, 0.0184988211, -0.00187619778, 0.000130355197, -5.82066619e-06,
-    1.49023591e-07, -1.65154578e-09,
+    0.79682705, -0.130879049, 0.0184988951, -0.00187620528, 0.000130355718, -5.82068947e-06,
+    1.49024187e-07, -1.65155239e-09,
 )  # fmt: skip
 _NEAR_TANH = (
-    0.796988509, -0.131758581, 0.0190487263, -0.00201457457, 0.00014828373, -7.08835936e-06,
-    1.9553449e-07, -2.34468817e-09,
+    0.796991697, -0.131759108, 0.0190488025, -0.00201458263, 0.000148284323, -7.08838771e-06,
+    1.95535272e-07, -2.34469755e-09,
 )  # fmt: skip
 
 
 def _near_gelu(x: Expr, attrs: Attrs) -> Expr:
-    near = _clamp(x, -_NEAR_LIMIT, _NEAR_LIMIT)
-    series: Expr = _near_series(near * near, attrs)
+    square = te.minimum(x * x, _c(_NEAR_LIMIT**2, x))
+    series: Expr = _near_series(square, attrs)
     half = x * 0.5
-    return half + half * (near * series)
+    return half + half * _clamp(x * series, -1.0, 1.0)
 
 
 def _near_gelu_array(x: Array, attrs: Attrs) -> Array:
-    near = np.clip(x, -_NEAR_LIMIT, _NEAR_LIMIT)
-    return np.asarray(0.5 * x + 0.5 * x * (near * _near_series(near * near, attrs)))
+    series = _near_series(np.minimum(x * x, _NEAR_LIMIT**2), attrs)
+    half = 0.5 * x
+    return np.asarray(half + half * np.clip(x * series, -1, 1))
 
 
 def _near_series(square: Any, attrs: Attrs) -> Any:

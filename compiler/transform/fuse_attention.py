@@ -43,6 +43,7 @@ from tunefarm.compiler.transform.rewrite import Uses, count_uses, is_call, with_
 
 _SKETCHES = attention, attention_parts, gpu_attention
 _MAX_CALLS = 32  # from a product to its softmax
+_NAMING = {"shape", "axis", "axes", "equation"}  # attributes that count a result's axes
 LARGEST_FACTOR = 1024.0  # of queries or keys that multiplies the scores instead, or its inverse
 
 
@@ -167,7 +168,8 @@ def _rank_with_one(function: Function) -> int:
     rank = len(tensor_type(function.body).shape)
     for node in inside:
         shape = tensor_type(node).shape
-        if is_call(node, "einsum") or "shape" in node.attrs or len(shape) != rank or shape[0] != 1:
+        named = not is_call(node, "softmax") and _NAMING & node.attrs.keys()
+        if named or len(shape) != rank or shape[0] != 1:
             return 0
     return rank
 

@@ -4,9 +4,9 @@ they are faster, or those of float32 with operands rounded to no less than TF32'
 matmul(x, w)  ->  matmul[out_dtype=float32](cast[bfloat16](x), w in bfloat16)      so for conv
 
 The operands are rounded, the sums stay float32. Weights are rounded when the model is built; the
-cast of ``x`` joins the operator that makes it, or is made once for all who read it, and maxima are
-those of what is rounded. What else waits in memory may be rounded as well (``round_stored``),
-and activations have fewer digits (``near_functions``).
+cast of ``x`` joins the operator that makes it, or is made once for all who read it, above what only
+moves elements (``casts_below``). What else waits in memory may be rounded as well
+(``round_stored``), and activations have fewer digits (``near_functions``).
 A module says what it allows in an attribute of ``main``, which the passes before keep. "tf32"
 changes no function: it is an option of the target that the kernels are made for (``target_of``).
 """
@@ -32,9 +32,7 @@ from tunefarm.compiler.ir import (
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.space.dot.gain import gain_over_float32
 from tunefarm.compiler.target import TF32, Target
-from tunefarm.compiler.transform.eliminate_common_subexpressions import (
-    eliminate_common_subexpressions,
-)
+from tunefarm.compiler.transform.casts_below import casts_below
 from tunefarm.compiler.transform.near_functions import near_functions
 from tunefarm.compiler.transform.outline import alone
 from tunefarm.compiler.transform.rewrite import Uses, rewrite_main
@@ -103,20 +101,11 @@ def lower_precision(module: IRModule, target: Target) -> IRModule:
     lowered = rewrite_main(module, [rule])
     if lowered is module:
         return module
-    lowered = _with_casts_below(lowered, target)
-    if dtype != DTYPE:
-        return lowered
     main = lowered.main
-    body = near_functions(round_stored(main.body, target), target)
-    return _with_casts_below(lowered.with_main(Function(main.params, body, main.attrs)), target)
-
-
-def _with_casts_below(module: IRModule, target: Target) -> IRModule:
-    """Casts moved below what only moves or compares elements, to what makes them."""
-    # Casts of one value that meet below an operator may let the next one pass.
-    while (moved := rewrite_main(module, [_cast_below_maxima, _cast_below_concat])) is not module:
-        module = eliminate_common_subexpressions(moved, target)
-    return module
+    body = casts_below(main.body, dtype)
+    if dtype == DTYPE:
+        body = near_functions(casts_below(round_stored(body, target), dtype), target)
+    return lowered.with_main(Function(main.params, body, main.attrs))
 
 
 def is_lowered(node: Call, dtype: str, target: Target) -> bool:
@@ -132,30 +121,6 @@ def is_lowered(node: Call, dtype: str, target: Target) -> bool:
 def _rounded(weights: Constant, dtype: str) -> NDArray[Any]:
     with np.errstate(over="ignore"):
         return np.asarray(weights.data).astype(numpy_dtype(dtype))
-
-
-def _cast_below_maxima(node: Call, uses: Uses) -> Expr | None:
-    """cast(max_pool(x))  ->  max_pool(cast(x)), if nobody else reads the maxima: rounding changes
-    no order, and the cast joins what makes the values."""
-    return _cast_below(node, "max_pool", uses)
-
-
-def _cast_below_concat(node: Call, uses: Uses) -> Expr | None:
-    """cast(concat(x, y))  ->  concat(cast(x), cast(y)), if nobody else reads the whole: what makes
-    the parts rounds them, and writes them where they belong."""
-    return _cast_below(node, "concat", uses)
-
-
-def _cast_below(node: Call, op: str, uses: Uses) -> Expr | None:
-    """A cast to 16-bit floats before the operator instead of behind it."""
-    inner = node.args[0] if node.op == "cast" else None
-    if not isinstance(inner, Call) or inner.op != op or uses.get(inner, 1) > 1:
-        return None
-    dtype = str(node.attrs["dtype"])
-    if tensor_type(inner).dtype != "float32" or dtype not in PRECISIONS.values():
-        return None
-    operands = (call("cast", x, dtype=dtype) for x in inner.args)
-    return call(op, *operands, name=inner.name, **inner.attrs)
 
 
 def _cast(x: Expr, dtype: str, casts: dict[Expr, Expr]) -> Expr:

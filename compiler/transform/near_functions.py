@@ -4,15 +4,18 @@ product(cast[bfloat16](gelu(x)))   ->   product(cast(near_gelu(x)))           so
 
 An epilogue of them takes as long as the products that it follows, or longer: the error function and
 a quotient of an exponential, to 24 bits. What a product reads next has 8. The functions are 1e-4 of
-one off, or of their results; those that are results of the model stay as they are.
+one off, or 2^-12 of their results. They stay as they are where a result of the model has them in
+it, whatever elementwise operators or sums lie between, and not only what is rounded.
 """
 
 from __future__ import annotations
 
-from tunefarm.compiler.ir import Call, Expr, Tuple, children, post_order, tensor_type
+from collections.abc import Mapping, Sequence
+
+from tunefarm.compiler.ir import Call, Expr, children, post_order, tensor_type
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.transform.rewrite import with_children
+from tunefarm.compiler.transform.rewrite import users_of, with_children
 
 NEAR = {"gelu": "near_gelu", "silu": "near_silu"}
 
@@ -21,17 +24,31 @@ def near_functions(root: Expr, target: Target) -> Expr:
     """The graph of a model that may compute in bfloat16; strict targets keep theirs."""
     if target.strict:
         return root
-    results = children(root) if isinstance(root, Tuple) else (root,)
+    order = post_order(root)
+    rounded = _read_rounded_alone(order, users_of(root))
     done: dict[Expr, Expr] = {}
-    for node in post_order(root):
+    for node in order:
         operands = [done[c] for c in children(node)]
-        near = _near_of(node)
-        if near is not None and node not in results:
+        near = _near_of(node) if node in rounded else None
+        if near is not None:
             assert isinstance(node, Call)
             done[node] = call(near, *operands, name=node.name, **node.attrs)
         else:
             done[node] = with_children(node, operands)
     return done[root]
+
+
+def _read_rounded_alone(order: Sequence[Expr], users: Mapping[Expr, Sequence[Expr]]) -> set[Expr]:
+    """The values that come to a result of the graph through casts to bfloat16 alone."""
+    found: set[Expr] = set()
+    for node in reversed(order):
+        if all(r in found or _is_rounding(r) for r in users[node]):
+            found.add(node)
+    return found
+
+
+def _is_rounding(reader: Expr) -> bool:
+    return isinstance(reader, Call) and reader.op == "cast" and reader.attrs["dtype"] == "bfloat16"
 
 
 def _near_of(node: Expr) -> str | None:

@@ -21,6 +21,7 @@ from tunefarm.compiler.ops import call
 from tunefarm.compiler.ops.base import Pattern
 from tunefarm.compiler.space.inverted_residual.program import is_depthwise
 from tunefarm.compiler.target import Target, dtype_bytes
+from tunefarm.compiler.transform.casts_below import MOVED
 from tunefarm.compiler.transform.outline import SIMPLE, pattern_of
 from tunefarm.compiler.transform.rewrite import is_call, users_of, with_children
 
@@ -31,7 +32,6 @@ DTYPE = "bfloat16"  # whose range is that of float32
 LARGE_SHARE = 0.4
 MEANS = ("mean", "sum", "avg_pool")
 SCALED = ("add", "multiply")
-MOVED = ("reshape", "concat", "max_pool")  # operators that casts were moved below
 
 
 def round_stored(root: Expr, target: Target) -> Expr:
@@ -40,13 +40,14 @@ def round_stored(root: Expr, target: Target) -> Expr:
     casts = _casts_for_products(order)
     of_products = _of_products(order, users)
     least = LARGE_SHARE * target.num_cores * target.l2_bytes
-    large = {v for v in order if _may_be_rounded(v, of_products, users, least)}
+    large = {v for v in order if _may_be_rounded(v, of_products, casts, users, least)}
+    for_products = set(casts.values())
     done: dict[Expr, Expr] = {}
     stored: dict[Expr, Expr] = {}
     for node in order:
-        rounded = large.union(_read_rounded(node, casts, of_products, users))
+        rounded = _read_rounded(node, casts, of_products, users) if node not in for_products else []
         operands = [
-            _rounded(c, casts.get(c), done, stored) if c in rounded else done[c]
+            _rounded(c, casts.get(c), done, stored) if c in rounded or c in large else done[c]
             for c in children(node)
         ]
         done.setdefault(node, with_children(node, operands))
@@ -56,10 +57,14 @@ def round_stored(root: Expr, target: Target) -> Expr:
 def _casts_for_products(order: Sequence[Expr]) -> dict[Expr, Expr]:
     """The casts that products read, by what they round."""
     found: dict[Expr, Expr] = {}
+    seen: set[Expr] = set()
     for node in order:
         operands = [node.args[0]] if isinstance(node, Call) and _is_rounded_product(node) else []
         while operands:
             operand = operands.pop()
+            if operand in seen:
+                continue
+            seen.add(operand)
             if is_call(operand, *MOVED):
                 operands.extend(children(operand))
             elif is_call(operand, "cast"):
@@ -73,7 +78,7 @@ def _of_products(order: Sequence[Expr], users: Mapping[Expr, Sequence[Expr]]) ->
     their kernels take."""
     found: set[Expr] = set()
     for node in order:
-        if not isinstance(node, Call) or len(users[node]) > 1:
+        if not isinstance(node, Call) or len(users[node]) > 1 or not _is_float32(node):
             continue
         follows = any(a in found and a.type == node.type for a in node.args)
         if _is_rounded_product(node) or (follows and pattern_of(node) in SIMPLE):
@@ -93,8 +98,6 @@ def _read_rounded(
 ) -> list[Expr]:
     """The operands of a reader that are stored rounded, or should be."""
     found = [v for v in children(reader) if v in casts and _is_summed(v, casts[v], users)]
-    if reader in casts.values():
-        return []
     if not isinstance(reader, Call) or reader.op != "add":
         return found
     first, second = reader.args
@@ -107,42 +110,51 @@ def _is_summed(value: Expr, cast: Expr, users: Mapping[Expr, Sequence[Expr]]) ->
     beside its ``cast``."""
     return (
         isinstance(value, Call)
-        and tensor_type(value).dtype == "float32"
+        and _is_float32(value)
         and all(u is cast or _sums(u, value) for u in users[value])
     )
 
 
 def _sums(reader: Expr, value: Expr) -> bool:
-    """Whether a reader sums or scales elements of a value: an error of each is one of the result's
-    size, or less."""
+    """Whether a reader sums or scales a value's elements, each into one of the result or several
+    into a mean."""
     if not isinstance(reader, Call):
         return False
     each = reader.op in SCALED and reader.type == value.type
-    return each or reader.op in MEANS or is_depthwise(reader)
+    return each or reader.op in MEANS or _convolves_each(reader, value)
+
+
+def _convolves_each(reader: Call, value: Expr) -> bool:
+    """Whether a depthwise convolution reads a value as its image."""
+    return is_depthwise(reader) and reader.args[0] is value
 
 
 def _may_be_rounded(
     value: Expr,
     of_products: Collection[Expr],
+    casts: Mapping[Expr, Expr],
     users: Mapping[Expr, Sequence[Expr]],
     least: float,
 ) -> bool:
     """Whether a value of so many bytes that a kernel makes in float32 is a product's that a
-    depthwise convolution alone reads, or has several readers, a mean of it and others that sum or
-    scale it."""
-    kind = value.type if isinstance(value, Call) else None
-    if not isinstance(kind, TensorType) or kind.dtype != "float32":
+    depthwise convolution alone reads, or one of which means are taken, and that is scaled for a
+    product, which rounds what is scaled."""
+    if not isinstance(value, Call) or not _is_float32(value):
         return False
+    kind, readers = tensor_type(value), users[value]
     if kind.size * dtype_bytes(kind.dtype) < least:
         return False
-    readers = users[value]
-    if len(readers) == 1:
+    if value in of_products:
         (reader,) = readers
-        return value in of_products and isinstance(reader, Call) and is_depthwise(reader)
-    assert isinstance(value, Call)
+        return isinstance(reader, Call) and _convolves_each(reader, value)
+    scaled = [r for r in readers if not is_call(r, *MEANS)]
+    for_products = all(r in casts and is_call(r, "multiply") and _sums(r, value) for r in scaled)
     made = pattern_of(value) in (*SIMPLE, Pattern.OUT_FUSABLE)
-    summed = all(_sums(reader, value) for reader in readers)
-    return made and summed and any(is_call(reader, *MEANS) for reader in readers)
+    return made and for_products and 0 < len(scaled) < len(readers)
+
+
+def _is_float32(expr: Expr) -> bool:
+    return isinstance(expr.type, TensorType) and expr.type.dtype == "float32"
 
 
 def _rounded(

@@ -37,6 +37,7 @@ from tunefarm.compiler.space.matrix_tiles.apply import schedule
 from tunefarm.compiler.space.matrix_tiles.cycles import cycles, has_hints, rows_of_tiles
 from tunefarm.compiler.space.matrix_tiles.shape import (
     LANES,
+    LEAST_ROWS,
     NAME,
     REGISTERS,
     ROWS,
@@ -79,11 +80,11 @@ def _knobs(product: TiledProduct) -> tuple[Knob, ...]:
     dot = product.dot
     vectors = _vectors(product)
     full = ROWS if product.second is None else fullest_rows(product.rows.extent)
-    rows = {*row_choices(product.rows.extent), full}
-    least = max(rows) // 2
+    dividing = row_choices(product.rows.extent)
+    rows = {n for n in dividing if n >= max(LEAST_ROWS, *dividing) // 2} | {full}
     blocks = product.blocked.extent
     return (
-        Knob("rw", tuple(n for n in sorted(rows) if n >= least)),
+        Knob("rw", tuple(sorted(rows))),
         Knob("rh", tuple(n for n in (1, 2, 3, 4, 5, 6) if n <= blocks)),
         Knob("nv", tuple(n for n in (1, 2, 3) if n <= vectors)),
         Knob("mb", block_choices(blocks, (1, 2, 3, 4))),

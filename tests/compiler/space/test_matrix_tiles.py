@@ -182,6 +182,22 @@ def test_tiles_run_on_beyond_the_rows_of_an_image(size: int, rows: int) -> None:
     assert config["rh"] > 1
 
 
+def test_what_was_tuned_before_tiles_ran_on_is_in_the_space() -> None:
+    """Rows that divide those of an image, down to half of the most."""
+    for size, rows in ((25, (5,)), (35, (5, 7)), (28, (7, 14)), (24, (6, 8, 12))):
+        workload = workload_of(
+            lambda x, f: call(
+                "conv", x, f, padding=((1, 1), (1, 1)), data_layout="NSC", kernel_layout="SIO",
+                out_dtype="float32",
+            ),
+            ((1, size, size, 64), "bfloat16"), ((3, 3, 64, 64), "bfloat16"),
+        )  # fmt: skip
+        space = matrix_tiles.space(workload.function, TARGET)
+        assert space is not None
+        (knob,) = (k for k in space.knobs if k.name == "rw")
+        assert set(rows) <= set(knob.choices)
+
+
 def test_features_see_every_candidate() -> None:
     types = [((128, 768), "bfloat16"), ((768, 768), "bfloat16")]
     workload = workload_of(lambda a, b: call("matmul", a, b, out_dtype="float32"), *types)

@@ -178,6 +178,41 @@ def test_a_concatenation_that_others_read_stays_as_it_is() -> None:
     assert not any(name.endswith("+relu +cast") for name, _ in kernels)
 
 
+def squeezed(x: Var, last: Callable[[Expr], Expr]) -> Expr:
+    """A large activation, scaled by what is made of its mean, and what comes of that."""
+    value = call("relu", convolution(x, 2 * WIDTH))
+    mean = call("mean", value, axes=(1, 2), keepdims=True)
+    return last(call("multiply", value, call("sigmoid", mean)))
+
+
+def test_means_and_scales_read_large_results_rounded_where_a_product_follows() -> None:
+    x = var("x", 1, 48, 48, WIDTH)
+    lasts: dict[str, Callable[[Expr], Expr]] = {
+        BF16: lambda scaled: convolution(scaled, WIDTH),
+        "float32": lambda scaled: call("add", scaled, scaled),
+    }
+    for dtype, last in lasts.items():
+        stored = [kind for name, kind in lowered(x, squeezed(x, last)) if "conv" in name]
+        assert stored[0] == dtype
+
+
+def test_products_of_the_user_s_own_bfloat16_are_no_residuals() -> None:
+    x = var("x", ROWS, WIDTH)
+    narrow = call("cast", x, dtype=BF16)
+    both = call("add", call("matmul", narrow, weights(0)), call("matmul", narrow, weights(1)))
+    body = Tuple((both, product(x, 2)))
+    assert operators(round_stored(body, ZEN5)) == operators(body)
+
+
+def test_constants_in_a_concatenation_are_rounded_at_once() -> None:
+    x = var("x", ROWS, WIDTH)
+    token = Constant(np.ones((1, WIDTH), np.float32))
+    whole = call("concat", call("relu", x), token, axis=0)
+    w = Constant(np.random.default_rng(0).standard_normal((WIDTH, WIDTH)).astype(np.float32))
+    kernels = lowered(x, call("matmul", whole, w))
+    assert [name.split()[0] for name, _ in kernels] == ["relu", "concat", "matmul"]
+
+
 def residual_block() -> IRModule:
     """x + f(x) twice, and the mean of it: as in a residual network."""
     x = var("x", 1, 7, 7, WIDTH)
