@@ -15,7 +15,6 @@ from tunefarm.compiler.tir.ir import (
     Seq,
     Stmt,
     Var,
-    binary,
 )
 from tunefarm.compiler.tir.visit import seq, substitute, substitute_stmt
 
@@ -91,27 +90,11 @@ def _share_of(stmt: Stmt, visit: Expr, visits: int) -> Stmt:
             return If(condition, _share_of(then, visit, visits), other)
         case For(kind=LoopKind.SERIAL):
             loop = _joined(stmt)
-            if isinstance(loop.extent, Const):
-                return _equal_share(loop, visit, visits)
             begin = loop.extent * visit // visits
             end = loop.extent * (visit + 1) // visits
             return replace(loop, start=loop.start + begin, extent=end - begin)
         case _:
             return If(visit.equal(0), stmt) if visits > 1 else stmt
-
-
-def _equal_share(loop: For, visit: Expr, visits: int) -> Stmt:
-    """As many iterations for each of ``visits`` until there are none left: where a share begins is
-    then a product, no quotient."""
-    assert isinstance(loop.extent, Const)
-    count = int(loop.extent.value)
-    each = -(-count // visits)
-    begin = visit * each
-    extent: Expr = Const(each)
-    if count % each:
-        extent = binary("min", extent, count - begin)
-    share = replace(loop, start=loop.start + begin, extent=extent)
-    return share if each * visits == count else If(begin < count, share)
 
 
 def _joined(loop: For) -> For:
