@@ -166,36 +166,36 @@ def test_a_last_tile_of_rows_is_copied_with_zeros() -> None:
     assert (config["rw"], config["pack_lhs"]) == (16, 1)
 
 
-@pytest.mark.parametrize("size, rows", [(17, 9), (35, 12), (28, 14), (71, 15)])
-def test_tiles_run_on_beyond_the_rows_of_an_image(size: int, rows: int) -> None:
-    """So does a macro tile of several rows of the image: those have no divisor either."""
-    workload = workload_of(
+def convolution(size: int) -> Workload:
+    return workload_of(
         lambda x, f: call(
             "conv", x, f, padding=((1, 1), (1, 1)), data_layout="NSC", kernel_layout="SIO",
             out_dtype="float32",
         ),
         ((1, size, size, 64), "bfloat16"), ((3, 3, 64, 64), "bfloat16"),
     )  # fmt: skip
-    config = config_space(workload, TARGET).default
+
+
+@pytest.mark.parametrize("size, rows", [(17, 9), (35, 12), (28, 14), (71, 15)])
+def test_tiles_run_on_beyond_the_rows_of_an_image(size: int, rows: int) -> None:
+    """So does a macro tile of several rows of the image: those have no divisor either."""
+    config = config_space(convolution(size), TARGET).default
     assert config["sketch"] == "matrix_tiles"
     assert (config["rw"], config["pack_lhs"]) == (rows, 1)
     assert config["rh"] > 1
 
 
-def test_what_was_tuned_before_tiles_ran_on_is_in_the_space() -> None:
+@pytest.mark.parametrize(
+    "size, rows", [(24, (6, 8, 12)), (25, (5,)), (28, (7, 14)), (35, (5, 7))], ids=str
+)
+def test_what_was_tuned_before_tiles_ran_on_is_in_the_space(
+    size: int, rows: tuple[int, ...]
+) -> None:
     """Rows that divide those of an image, down to half of the most."""
-    for size, rows in ((25, (5,)), (35, (5, 7)), (28, (7, 14)), (24, (6, 8, 12))):
-        workload = workload_of(
-            lambda x, f: call(
-                "conv", x, f, padding=((1, 1), (1, 1)), data_layout="NSC", kernel_layout="SIO",
-                out_dtype="float32",
-            ),
-            ((1, size, size, 64), "bfloat16"), ((3, 3, 64, 64), "bfloat16"),
-        )  # fmt: skip
-        space = matrix_tiles.space(workload.function, TARGET)
-        assert space is not None
-        (knob,) = (k for k in space.knobs if k.name == "rw")
-        assert set(rows) <= set(knob.choices)
+    space = matrix_tiles.space(convolution(size).function, TARGET)
+    assert space is not None
+    (knob,) = (k for k in space.knobs if k.name == "rw")
+    assert set(rows) <= set(knob.choices)
 
 
 def test_features_see_every_candidate() -> None:
