@@ -56,6 +56,7 @@ _TOLERANCE: Mapping[str, float] = {
 
 LEAST_POWER = 2.0**-125  # of float32 that a softmax keeps: smaller ones cost time, and add nothing
 ROUNDED_POWERS = 2.0**-6  # of |a|·|b|: what rounding powers to bfloat16 instead of p may cost
+NEAR = ("near_silu", "near_gelu")  # activations with fewer digits than their dtype
 NEAR_SHARE = 2.0**-11  # of a result of near_silu, whose sigmoid has 12 bits
 LAST_DIGITS = 2.0**-18  # of what near_gelu multiplies by a polynomial of terms of either sign
 SUM_OF_HALVES = 2.0**-8  # of |a|·|b|: what rounding the operands to bfloat16 may cost
@@ -170,7 +171,7 @@ def _is_rounded_softmax(operand: Expr) -> bool:
 
 def is_near(node: Call) -> bool:
     """True for an activation with fewer digits than its dtype."""
-    return node.op in ("near_silu", "near_gelu")
+    return node.op in NEAR
 
 
 def sums_halves(node: Call) -> bool:
@@ -243,7 +244,7 @@ _RULES: dict[str, Rule] = {
     "dequantize": _dequantised,
     "subtract": _sum,
     "divide": _quotient,
-    **dict.fromkeys(("near_silu", "near_gelu"), _near),
+    **dict.fromkeys(NEAR, _near),
     "softmax": _softmax,
     "log_softmax": _softmax,
 }

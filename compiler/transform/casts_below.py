@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from tunefarm.compiler.dtypes import numpy_dtype
-from tunefarm.compiler.ir import Call, Constant, Expr, TensorType, children, post_order
+from tunefarm.compiler.ir import Call, Constant, Expr, children, post_order
 from tunefarm.compiler.ops import call
-from tunefarm.compiler.transform.rewrite import is_call, users_of, with_children
+from tunefarm.compiler.transform.rewrite import is_call, is_float32, users_of, with_children
 
 MOVED = ("reshape", "concat", "max_pool")
 
@@ -34,7 +34,7 @@ def casts_below(root: Expr, dtype: str) -> Expr:
             assert isinstance(node, Call)
             parts = [_rounded(a, dtype, done, rounded) for a in node.args]
             rounded[node] = call(str(node.op), *parts, name=node.name, **node.attrs)
-        elif _is_cast(node, dtype):
+        elif is_rounding(node, dtype):
             (value,) = children(node)
             done[node] = _rounded(value, dtype, done, rounded)
         else:
@@ -47,20 +47,17 @@ def _passed(order: Sequence[Expr], users: Mapping[Expr, Sequence[Expr]], dtype: 
     found: set[Expr] = set()
     for node in reversed(order):
         readers = users[node]
-        moved = is_call(node, *MOVED) and _is_float32(node)
-        if moved and all(_is_cast(r, dtype) or r in found for r in readers):
+        moved = is_call(node, *MOVED) and is_float32(node)
+        if moved and all(is_rounding(r, dtype) or r in found for r in readers):
             found.add(node)
     return found
 
 
-def _is_cast(node: Expr, dtype: str) -> bool:
+def is_rounding(node: Expr, dtype: str) -> bool:
+    """Whether a node is a cast of float32 to ``dtype``."""
     if not isinstance(node, Call) or node.op != "cast" or node.attrs["dtype"] != dtype:
         return False
-    return _is_float32(node.args[0])
-
-
-def _is_float32(expr: Expr) -> bool:
-    return isinstance(expr.type, TensorType) and expr.type.dtype == "float32"
+    return is_float32(node.args[0])
 
 
 def _rounded(value: Expr, dtype: str, done: dict[Expr, Expr], rounded: dict[Expr, Expr]) -> Expr:

@@ -36,7 +36,7 @@ def _flushed(node: Expr) -> Constant | None:
     if not isinstance(node, Constant) or node.data.dtype != np.float32:
         return None
     data = node.data
-    if data.size < LEAST_ELEMENTS or not data.flags.c_contiguous:
+    if data.size < LEAST_ELEMENTS or not data.flags.c_contiguous:  # a view, of one number perhaps
         return None
     bits = data.reshape(-1).view(np.uint32)
     blocks = (bits[start : start + BLOCK] for start in range(0, bits.size, BLOCK))

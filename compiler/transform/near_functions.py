@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tunefarm.compiler.ir import Call, Expr, children, post_order, tensor_type
+from tunefarm.compiler.ir import Call, Expr, children, post_order
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.transform.rewrite import users_of, with_children
+from tunefarm.compiler.transform.casts_below import is_rounding
+from tunefarm.compiler.transform.rewrite import is_float32, users_of, with_children
+from tunefarm.compiler.transform.round_stored import DTYPE
 
 NEAR = {"gelu": "near_gelu", "silu": "near_silu"}
 
@@ -42,17 +44,13 @@ def _read_rounded_alone(order: Sequence[Expr], users: Mapping[Expr, Sequence[Exp
     """The values that come to a result of the graph through casts to bfloat16 alone."""
     found: set[Expr] = set()
     for node in reversed(order):
-        if all(r in found or _is_rounding(r) for r in users[node]):
+        if all(r in found or is_rounding(r, DTYPE) for r in users[node]):
             found.add(node)
     return found
 
 
-def _is_rounding(reader: Expr) -> bool:
-    return isinstance(reader, Call) and reader.op == "cast" and reader.attrs["dtype"] == "bfloat16"
-
-
 def _near_of(node: Expr) -> str | None:
     """The operator that stands for a node; None where there is none."""
-    if not isinstance(node, Call) or not isinstance(node.op, str):
+    if not isinstance(node, Call) or not isinstance(node.op, str) or not is_float32(node):
         return None
-    return NEAR.get(node.op) if tensor_type(node).dtype == "float32" else None
+    return NEAR.get(node.op)

@@ -11,6 +11,7 @@ from tunefarm.compiler.ir import (
     Expr,
     Function,
     IRModule,
+    TensorType,
     Tuple,
     TupleGetItem,
     Var,
@@ -152,6 +153,11 @@ def with_args(node: Call, args: Sequence[Expr]) -> Call:
     ):
         return Call(node.op, tuple(args), node.attrs, node.type, node.name)
     return call(node.op, *args, name=node.name, **node.attrs)
+
+
+def is_float32(expr: Expr) -> bool:
+    """Whether the expression is one tensor of float32."""
+    return isinstance(expr.type, TensorType) and expr.type.dtype == "float32"
 
 
 def is_call(expr: Expr, *ops: str) -> bool:

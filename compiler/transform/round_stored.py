@@ -16,14 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from tunefarm.compiler.ir import Call, Expr, TensorType, children, post_order, tensor_type
+from tunefarm.compiler.ir import Call, Expr, children, post_order, tensor_type
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.ops.base import Pattern
-from tunefarm.compiler.space.inverted_residual.program import is_depthwise
+from tunefarm.compiler.space.inverted_residual import is_depthwise
 from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.transform.casts_below import MOVED
 from tunefarm.compiler.transform.outline import SIMPLE, pattern_of
-from tunefarm.compiler.transform.rewrite import is_call, users_of, with_children
+from tunefarm.compiler.transform.rewrite import is_call, is_float32, users_of, with_children
 
 PRODUCTS = ("conv", "matmul", "einsum")
 DTYPE = "bfloat16"  # whose range is that of float32
@@ -78,7 +78,7 @@ def _of_products(order: Sequence[Expr], users: Mapping[Expr, Sequence[Expr]]) ->
     their kernels take."""
     found: set[Expr] = set()
     for node in order:
-        if not isinstance(node, Call) or len(users[node]) > 1 or not _is_float32(node):
+        if not isinstance(node, Call) or len(users[node]) > 1 or not is_float32(node):
             continue
         follows = any(a in found and a.type == node.type for a in node.args)
         if _is_rounded_product(node) or (follows and pattern_of(node) in SIMPLE):
@@ -110,7 +110,7 @@ def _is_summed(value: Expr, cast: Expr, users: Mapping[Expr, Sequence[Expr]]) ->
     beside its ``cast``."""
     return (
         isinstance(value, Call)
-        and _is_float32(value)
+        and is_float32(value)
         and all(u is cast or _sums(u, value) for u in users[value])
     )
 
@@ -139,11 +139,11 @@ def _may_be_rounded(
     """Whether a value of so many bytes that a kernel makes in float32 is a product's that a
     depthwise convolution alone reads, or one of which means are taken, and that is scaled for a
     product, which rounds what is scaled."""
-    if not isinstance(value, Call) or not _is_float32(value):
+    if not isinstance(value, Call) or not is_float32(value):
         return False
-    kind, readers = tensor_type(value), users[value]
-    if kind.size * dtype_bytes(kind.dtype) < least:
+    if tensor_type(value).size * dtype_bytes("float32") < least:
         return False
+    readers = users[value]
     if value in of_products:
         (reader,) = readers
         return isinstance(reader, Call) and _convolves_each(reader, value)
@@ -151,10 +151,6 @@ def _may_be_rounded(
     for_products = all(r in casts and is_call(r, "multiply") and _sums(r, value) for r in scaled)
     made = pattern_of(value) in (*SIMPLE, Pattern.OUT_FUSABLE)
     return made and for_products and 0 < len(scaled) < len(readers)
-
-
-def _is_float32(expr: Expr) -> bool:
-    return isinstance(expr.type, TensorType) and expr.type.dtype == "float32"
 
 
 def _rounded(
