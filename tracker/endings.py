@@ -162,13 +162,15 @@ class Endings:
             leases.end_all(connection, list(ending), reason)
             return True
 
+        decided = asyncio.Event()
         for live in ending.values():
-            live.ending = True
+            live.ending = decided
         try:
             ended = await self.farm.database.write(write)
         finally:
             for live in ending.values():
-                live.ending = False
+                live.ending = None
+            decided.set()
         for name, live in ending.items() if ended else ():
             self.farm.counts.ended[reason.partition(":")[0]] += 1
             _log.info("lease ended: %s", reason, extra=ids_of_lease(live.lease))

@@ -8,6 +8,7 @@ it stands there, by this tracker's clock.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Callable, Iterable, Set
@@ -55,12 +56,12 @@ class Seen:
 
 @dataclass(slots=True)
 class Live:
-    """A live lease; it ends at ``deadline`` on the tracker's clock, and is not renewed any more
-    while its end is written (``ending``)."""
+    """A live lease; it ends at ``deadline`` on the tracker's clock. While its end is written it
+    has an event, ``ending``, set once it is known whether it ended."""
 
     lease: Lease
     deadline: float
-    ending: bool = False
+    ending: asyncio.Event | None = None
     stored: float = -math.inf
 
 

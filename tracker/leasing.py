@@ -138,13 +138,15 @@ class Desk:
         )
 
     async def renew(self, lease: str, epoch: int) -> Lease:
-        """The lease with a fresh deadline; StaleLease if it has ended."""
-        live = self.farm.leases.get(lease)
+        """The lease with a fresh deadline; StaleLease if it has ended. While its end is written
+        this waits: the end may be refused."""
+        while (live := self.farm.leases.get(lease)) is not None and live.ending is not None:
+            await live.ending.wait()
         if self.replicas is not None and (live is None or self.replicas.is_cut_off):
             return await self._renew_by_row(lease, epoch)
-        if live is None or live.ending or live.lease.epoch != epoch:
+        if live is None or live.lease.epoch != epoch:
             await self.farm.database.read(lambda c: leases.check(c, lease, epoch))
-            raise StaleLease(f"the lease {lease} is ending")
+            raise StaleLease(f"the lease {lease} is not held")
         return self.farm.hold_lease(live.lease)
 
     async def _renew_by_row(self, lease: str, epoch: int) -> Lease:

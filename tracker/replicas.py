@@ -102,7 +102,7 @@ class Replicas:
             leases={
                 id_: live.deadline - now
                 for id_, live in farm.leases.items()
-                if live.deadline > live.stored + SLACK_S and not live.ending
+                if live.deadline > live.stored + SLACK_S and live.ending is None
             },
             claims={
                 job: Claim(claim.epoch, claim.deadline - now)
@@ -149,7 +149,11 @@ class Replicas:
             live = farm.leases[lease.id]
             live.stored = now + left_s
             live.deadline = max(live.deadline, live.stored)
-        over = [i for i, live in farm.leases.items() if i not in known.leases and not live.ending]
+        over = [
+            id_
+            for id_, live in farm.leases.items()
+            if id_ not in known.leases and live.ending is None
+        ]
         for id_ in over:
             lease = farm.leases.pop(id_).lease
             topics = signals.end(lease.device), signals.job(lease.job)

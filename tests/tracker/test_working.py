@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from sqlalchemy import Connection
 from tunefarm.db import leases
-from tunefarm.db.errors import NotYours, StaleIncarnation
+from tunefarm.db.errors import NotYours, StaleIncarnation, StaleLease
 from tunefarm.db.records import (
     Device,
     DeviceRequest,
@@ -62,6 +64,44 @@ def test_a_worker_that_holds_nothing_sleeps_through_leases_without_work(
         poll = asyncio.create_task(working.sync(farm, replace(STATE, number=8, held=(held,)), 60.0))
         await desk.release(lease, epoch)
         assert (await poll).cancel == (held,)
+        serving.cancel()
+
+    database = Database(Store.open(str(tmp_path / "farm.db")))
+    try:
+        asyncio.run(asyncio.wait_for(main(database), 60))
+    finally:
+        database.close()
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_renewal_while_an_end_is_written_hears_what_came_of_it(
+    tmp_path: Path, ends: bool
+) -> None:
+    asked = threading.Event()
+
+    def condition(_: Connection) -> bool:
+        assert asked.wait(30)
+        return ends
+
+    async def main(database: Database) -> None:
+        farm = Farm(TrackerOptions("unused", lease_term_s=60.0), database)
+        await farm.load()
+        desk = Desk(farm)
+        serving = asyncio.create_task(desk.serve())
+        await working.sync(farm, STATE, 0.0)
+        lease, epoch = await lease_of(desk, "r1")
+        ending = asyncio.create_task(desk.endings._end([lease], leases.DEVICE_LOST, condition))
+        await asyncio.sleep(0)
+        renewal = asyncio.create_task(desk.renew(lease, epoch))
+        await asyncio.sleep(0)
+        asked.set()
+        if ends:
+            with pytest.raises(StaleLease, match="has ended: device_lost"):
+                await renewal
+        else:
+            assert (await renewal).id == lease
+        await ending
+        assert (lease in farm.leases) is not ends
         serving.cancel()
 
     database = Database(Store.open(str(tmp_path / "farm.db")))
