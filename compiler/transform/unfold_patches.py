@@ -1,11 +1,11 @@
-"""Convolutions whose windows lie side by side as products, which a matrix unit multiplies.
+"""Convolutions whose windows lie side by side as products, which matrix units and dot products take.
 
 conv[strides = 16](x[n, 3, 224, 224], w[16, 16, 3, o])
     ->  reshape(matmul(patches[n · 14 · 14, 3 · 16 · 16], w'), [n, 14, 14, o])
 
 A window of the patch embedding of a vision transformer shares no pixel with another: patches are
 the image's own numbers in another order, and one kernel more copies it. Convolutions of few
-channels fill no step of the unit's terms, products of patches do.
+channels fill no step of a unit's terms, nor words of two, products of patches do.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tunefarm.compiler.space import float_parts
 from tunefarm.compiler.space.float_parts.forms import DEPTH
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.constants import constant, contiguous, reshape, transpose
-from tunefarm.compiler.transform.lower_precision import is_lowered
+from tunefarm.compiler.transform.lower_precision import PRECISIONS, is_lowered
 from tunefarm.compiler.transform.outline import alone
 from tunefarm.compiler.transform.push_reshapes import RESHAPE_RULES
 from tunefarm.compiler.transform.rewrite import Uses, rewrite_main
@@ -28,15 +28,15 @@ from tunefarm.compiler.transform.rewrite import Uses, rewrite_main
 
 def unfold_patches(module: IRModule, target: Target) -> IRModule:
     """Runs on channels-last graphs, before products take another precision."""
-    if target.kind != "llvm" or target.strict or not target.has("amx-bf16"):
+    if target.kind != "llvm" or target.strict:
         return module
-    allowed = module.main.attrs.get("precision") == "bf16"
+    dtype = PRECISIONS.get(str(module.main.attrs.get("precision")))
 
     def rule(node: Call, uses: Uses) -> Expr | None:
         if not _has_patches(node):
             return None
         product = _product_of_patches(node)
-        rounded = allowed and is_lowered(product, "bfloat16", target)
+        rounded = dtype is not None and is_lowered(product, dtype, target)
         gains = rounded or _gains_in_parts(product, target)
         return reshape(product, tensor_type(node).shape) if gains else None
 

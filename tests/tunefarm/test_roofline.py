@@ -13,6 +13,7 @@ from tunefarm.compiler.build import plain_name
 from tunefarm.compiler.runtime.plan import KernelCall
 from tunefarm.compiler.space import config_space
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.transform.lower_precision import allow_precision
 
 from tunefarm import api
 from tunefarm.cli.app import run
@@ -159,6 +160,29 @@ def test_parts_that_are_written_side_by_side_are_nodes_like_others(tmp_path: Pat
     assert any(plain_name(k) != k for k in kernels)
     works = works_of(lib, module, target, history)
     assert sum(w.flops for w in works) == 2 * 2 * 8 * 16 * 32
+
+
+def test_a_dot_product_s_operations_are_counted_once(tmp_path: Path) -> None:
+    """At twice the rate of multiply-adds the roof of bfloat16 is half of their time."""
+    weights = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [96, 64])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    path = tmp_path / "product.onnx"
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path
+    )
+    target = Target("llvm -mcpu=znver5 -num-cores=1")
+    module, history = api.from_onnx(path), api.apply_history_best((), starter=False)
+    module = allow_precision(module, "bf16")
+    with history:
+        lib = api.build(module, target)
+    (dot,) = (w for w in works_of(lib, module, target, history) if w.sketch == "dot")
+    assert (dot.rate, dot.operations) == (2.0, dot.flops)
 
 
 def result_of(works: list[Work]) -> Roofline:

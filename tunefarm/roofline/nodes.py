@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tunefarm.compiler.dispatch import History
     from tunefarm.compiler.ir import IRModule
     from tunefarm.compiler.runtime.module import Module
+    from tunefarm.compiler.tir.tensor_intrinsics import TensorIntrinsic
     from tunefarm.compiler.workload import Workload
 
 MAX_ROWS = 25
@@ -230,9 +231,12 @@ def _work_of(workload: Workload, decision: Decision | None) -> Work:
     )
     if decision is None:
         return work
-    sketch = _sketch_of(decision)
-    rate = _rate_of(decision) if sketch == DOT else 1.0
-    return replace(work, operations=_operations(decision), sketch=sketch, rate=rate)
+    sketch, operations, rate = _sketch_of(decision), _operations(decision), 1.0
+    if sketch == DOT:  # whose nest counts the terms of a lane as one
+        instruction = _instruction_of(decision)
+        operations = min(instruction.terms * operations, work.flops)
+        rate = instruction.terms * instruction.lanes / decision.target.lanes("float32")
+    return replace(work, operations=operations, sketch=sketch, rate=rate)
 
 
 def _sketch_of(decision: Decision) -> str:
@@ -240,14 +244,12 @@ def _sketch_of(decision: Decision) -> str:
     return _FORMS.get(sketch, sketch)
 
 
-def _rate_of(decision: Decision) -> float:
-    """Terms that an instruction of dot products sums, over those of a vector of f32 FMAs."""
+def _instruction_of(decision: Decision) -> TensorIntrinsic:
     from tunefarm.compiler.space.dot.shape import dot_product_of
 
     dot = dot_product_of(decision.workload.function, decision.target)
     assert dot is not None
-    lanes = decision.target.lanes("float32")
-    return dot.instruction.terms * dot.instruction.lanes / lanes
+    return dot.instruction
 
 
 def _operations(decision: Decision) -> float:

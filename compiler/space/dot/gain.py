@@ -24,7 +24,7 @@ _SLOW = {
 TILE_CYCLES = 18.0  # of an instruction on whole tiles (Granite Rapids)
 PAIRS_CYCLES = 0.56  # with the sums of chunks
 WORDS_CYCLES = 0.68  # of VPMADDWD, with its addition and the bytes' way to words (Zen 3)
-COPY_CYCLES = 2.5  # of an element that becomes a word, if channels are fewer than lanes (Zen 3)
+COPY_CYCLES = 2.5  # of an element that is copied, if channels are fewer than lanes (Zen 3, Zen 5)
 
 
 def issue_cycles(intrinsic: TensorIntrinsic, target: Target) -> float:
@@ -51,7 +51,8 @@ def gain_over_float32(narrow: Function, wide: Function, target: Target) -> float
     weights = terms * prod(a.extent for a in (*c.outer, c.vector))
     groups = prod(a.extent for a in dot.words.reduce)
     ours = vectors * groups * issue_cycles(dot.instruction, target)
-    if dot.widened and dot.depth.extent < lanes:
+    is_float = dot.instruction.accumulator == "float32"
+    if (dot.widened or (tiles is None and is_float and dot.copied)) and dot.depth.extent < lanes:
         ours += COPY_CYCLES * prod(c.lhs.load.buffer.shape)
     theirs = vectors * terms * lanes / target.lanes("float32") * FMA_CYCLES / saving(wide, target)
     if 4 * weights > target.l2_bytes:  # from beyond the second-level cache, once a call

@@ -65,6 +65,17 @@ def test_patches_keep_their_meaning(shape: tuple[int, ...], window: tuple[int, .
     agree(after, module, [x], rtol=0, atol=0)
 
 
+@pytest.mark.parametrize(
+    ("mcpu", "precision"), [("znver5", "bf16"), ("znver4", "bf16"), ("sapphirerapids", "fp16")]
+)
+def test_patches_are_dot_products_of_16_bits(mcpu: str, precision: str) -> None:
+    """Three channels would be words of two with a term of zeros."""
+    module = allow_precision(embedding((1, 3, 112, 112)), precision)
+    target = Target(f"llvm -mcpu={mcpu} -num-cores=1")
+    assert makes_product(unfolded(module, target))
+    assert not makes_product(unfolded(allow_precision(module, "f32"), Target("llvm -mcpu=znver5")))
+
+
 def test_a_vision_transformer_s_are_products_in_float32_too() -> None:
     module = embedding((1, 3, 224, 224), outputs=384)
     after = unfolded(module)
