@@ -22,6 +22,7 @@ from tunefarm.compiler.ir import Call, Function, TensorType, post_order
 from tunefarm.compiler.ops import OPS, Pattern
 from tunefarm.compiler.space import (
     attention,
+    attention_dots,
     attention_parts,
     contraction,
     deep,
@@ -73,6 +74,7 @@ class Sketch:
 # default config.
 SKETCHES: list[Sketch] = [
     Sketch("attention_parts", attention_parts.space, attention_parts.schedule),
+    Sketch("attention_dots", attention_dots.space, attention_dots.schedule),
     Sketch("attention", attention.space, attention.schedule),
     Sketch("float_parts", float_parts.space, float_parts.schedule),
     Sketch("window_parts", window_parts.space, window_parts.schedule),

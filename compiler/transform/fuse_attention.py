@@ -34,7 +34,7 @@ from tunefarm.compiler.ir import (
 )
 from tunefarm.compiler.ops.base import OPS, Pattern, call
 from tunefarm.compiler.ops.common import integers
-from tunefarm.compiler.space import attention, attention_parts
+from tunefarm.compiler.space import attention, attention_dots, attention_parts
 from tunefarm.compiler.space.attention.program import PRODUCTS
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.constants import factor_of, reshape
@@ -129,12 +129,19 @@ def _fused(
     apart = Function(function.params, function.body, attrs), operands
     in_place = _reading_in_place(*apart, target, uses) if target.kind == "llvm" else None
     for form, read in (in_place, apart) if in_place else (apart,):
-        rounded = attention_parts.in_bfloat16(form, target) if narrow else None
+        rounded = _in_bfloat16(form, target) if narrow else None
         shared = interned(rounded or form, functions)
         if rounded or any(sketch.space(shared, target) for sketch in _SKETCHES):
             result = call_of(shared, [_placed(o, done) for o in read], members)
             return reshape(result, tensor_type(members[-1]).shape)
     return None
+
+
+def _in_bfloat16(function: Function, target: Target) -> Function | None:
+    """The function with products of bfloat16, by a matrix unit or in vectors; None where neither
+    saves time."""
+    tiles = attention_parts.in_bfloat16(function, target)
+    return tiles or attention_dots.in_bfloat16(function, target)
 
 
 def _without_batch_of_one(

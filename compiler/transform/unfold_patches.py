@@ -1,4 +1,4 @@
-"""Convolutions whose windows lie side by side as products, which matrix units and dot products take.
+"""Convolutions whose windows lie side by side as products, of a matrix unit or of 16-bit floats.
 
 conv[strides = 16](x[n, 3, 224, 224], w[16, 16, 3, o])
     ->  reshape(matmul(patches[n · 14 · 14, 3 · 16 · 16], w'), [n, 14, 14, o])

@@ -17,16 +17,16 @@ has one part of each. All scores of a macro tile's rows are kept (16 KB for 32 q
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from math import isfinite
 
 import numpy as np
 from tunefarm.compiler.ir import Function
-from tunefarm.compiler.space.attention.default import cycles as cycles_in_vectors
-from tunefarm.compiler.space.attention.default import default_of as default_in_vectors
+from tunefarm.compiler.space.attention import default as in_vectors
 from tunefarm.compiler.space.attention_parts.apply import schedule
 from tunefarm.compiler.space.attention_parts.cycles import cycles, held_bytes
 from tunefarm.compiler.space.attention_parts.program import Form, form_of, with_rounding
-from tunefarm.compiler.space.columns import Mask, cheapest, whole
+from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
 from tunefarm.compiler.space.config import (
     Access,
     Columns,
@@ -89,7 +89,7 @@ def _pays(form: Form, target: Target) -> bool:
     """Whether the method takes less time than multiply-adds, in the models."""
     if min(form.extents) < LEAST:
         return False
-    return WORTH * _default_of(form, target)[1] < _cycles_in_vectors(form, target)
+    return WORTH * _default_of(form, target)[1] < cycles_in_vectors(form, target)
 
 
 def _default_of(form: Form, target: Target) -> tuple[Config, float]:
@@ -102,14 +102,14 @@ def _default_of(form: Form, target: Target) -> tuple[Config, float]:
     return cheapest(choices, chosen, _constraints(form), lambda k: cycles(form, target, k))
 
 
-def _cycles_in_vectors(form: Form, target: Target) -> float:
+def cycles_in_vectors(form: Form, target: Target) -> float:
     """Clocks by multiply-adds, as ``attention`` has it."""
     a, lanes = form.attention, target.lanes("float32")
-    config = default_in_vectors(a, target, lanes)
+    config = in_vectors.default_of(a, target, lanes)
     if config is None:
         return float("inf")
     columns = {n: np.array([v]) for n, v in config.items() if n != "sketch"}
-    return float(cycles_in_vectors(a, target, lanes, columns)[0])
+    return float(in_vectors.cycles(a, target, lanes, columns)[0])
 
 
 def _knobs(form: Form) -> tuple[Knob, ...]:
@@ -144,24 +144,44 @@ def _constraints(form: Form) -> tuple[Constraint, ...]:
 
 
 def _nest(form: Form, target: Target, k: Columns) -> Nest:
-    """The two products as one loop nest. Axes: heads, queries, keys, pairs of parts, and the sizes
-    of a head's keys (d) and values (e)."""
-    q, n, d, e = form.extents
+    """The two products as one loop nest."""
     one, pairs = np.ones(len(whole(k, "rh")), np.int64), len(form.parts.pairs)
-    axes = {"h": form.heads, "q": q, "k": n, "p": pairs, "d": d, "e": e}
     vector = {"h": one, "q": ROWS * one, "k": LANES * one, "p": one, "d": DEPTH * one}
     vector["e"] = LANES * one
-    rows, columns = whole(k, "rh") * ROWS, whole(k, "nv") * LANES
+    tile = whole(k, "rh") * ROWS, whole(k, "nv") * LANES
+
+    def operations(rows: Numbers) -> Numbers:
+        # A tile's instruction does 16 · 16 · 32 multiply-adds in the time of 16 · 16 · 2 of
+        # vectors'.
+        _, keys, depth, values = form.extents
+        return 2.0 * pairs * rows * keys * (depth + values) / (2 * OPERATIONS_AT_ONCE)
+
+    extra = {name: whole(k, name).astype(np.float64) for name in ("mb", "rt", "overlap")}
+    extra["cycles"] = cycles(form, target, k)
+    extra["held"] = held_bytes(form, k).astype(np.float64)
+    return nest_of(form, k, tile, vector, operations, extra)
+
+
+def nest_of(
+    form: Form,
+    k: Columns,
+    tile: tuple[Numbers, Numbers],
+    vector: Mapping[str, Numbers],
+    operations: Callable[[Numbers], Numbers],
+    extra: dict[str, Numbers],
+) -> Nest:
+    """The two products as one loop nest, of tiles of so many rows and columns, which do so many
+    ``operations`` for a number of rows. Axes: heads, queries, keys, pairs of parts, and the sizes
+    of a head's keys (d) and values (e)."""
+    q, n, d, e = form.extents
+    (rows, columns), pairs = tile, len(form.parts.pairs)
+    one = np.ones(len(rows), np.int64)
+    axes = {"h": form.heads, "q": q, "k": n, "p": pairs, "d": d, "e": e}
     register = {**vector, "q": rows, "k": columns, "p": pairs * one, "e": columns}
     l1 = {**register, "d": d * one}
     l2 = {**l1, "k": n * one, "e": e * one}
     core = {**l2, "q": np.minimum(rows * whole(k, "mb"), q)}
     blocks = form.heads * -(-q // core["q"])
-    # A tile's instruction does 16 · 16 · 32 multiply-adds in the time of 16 · 16 · 2 of vectors'.
-    executed = 2.0 * pairs * blocks * core["q"] * n * (d + e) / (2 * OPERATIONS_AT_ONCE)
-    extra = {name: whole(k, name).astype(np.float64) for name in ("mb", "rt", "overlap")}
-    extra["cycles"] = cycles(form, target, k)
-    extra["held"] = held_bytes(form, k).astype(np.float64)
     accesses = (
         Access("queries", 4, (form.heads, q, d), ({"h": 1}, {"q": 1}, {"d": 1})),
         Access("keys", 4, (form.heads, n, d), ({"h": 1}, {"k": 1}, {"d": 1})),
@@ -169,4 +189,5 @@ def _nest(form: Form, target: Target, k: Columns) -> Nest:
         Access("out", 4, (form.heads, q, e), ({"h": 1}, {"q": 1}, {"e": 1}), write=True),
     )
     levels = {"vector": vector, "register": register, "l1": l1, "l2": l2, "core": core}
+    executed = operations(blocks * core["q"])
     return Nest(axes, frozenset({"p", "k", "d"}), accesses, levels, blocks, executed, extra)

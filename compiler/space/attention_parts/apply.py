@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import gcd
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
@@ -63,11 +64,11 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     program, _ = place_matrix(program, VALUES, head, knob["nv"], terms, heads)
     program = place_parts(program, POWERS, tile, heads)
     program = _sum_in_tiles(program, MIXED, panel, knob)
-    program = _place_softmax(program, tile, knob["rt"])
+    program = place_softmax(program, tile, knob["rt"])
     program, panel = _place_scaled(program, scaled, tile, knob["nv"])
     program = _place_sums(program, SCORES, panel)
     program, keys = place_matrix(program, KEYS, head, knob["nv"], elements, heads)
-    program = _place_turned(program, keys)
+    program = place_turned(program, keys)
     program = place_parts(program, QUERIES, tile, heads)
     program = _sum_in_tiles(program, SCORES, panel, knob)
     return in_parallel(program, head, nominal_flops(function), target)
@@ -124,7 +125,7 @@ def _sum_in_tiles(program: PrimFunc, block: str, panel: Var, knob: Mapping[str, 
     return s.overlap(program, panel) if knob["overlap"] else program
 
 
-def _place_softmax(program: PrimFunc, tile: Var, rows: int) -> PrimFunc:
+def place_softmax(program: PrimFunc, tile: Var, rows: int) -> PrimFunc:
     """The softmax of a macro tile's rows, unnormalised."""
     for stage in (INVERSE, TOTAL, POWER, PEAK):
         program = s.compute_at(program, stage, tile)
@@ -132,7 +133,9 @@ def _place_softmax(program: PrimFunc, tile: Var, rows: int) -> PrimFunc:
         if s.find_block(program, stage).init is not None:
             program = _reduce_rows(program, stage, tile, own, rows)
         else:
-            program, (_, lane) = s.split(program, last, LANES)
+            # Whole vectors of a tile's rows, of which no more are made for those of a last one.
+            lanes = gcd(LANES, extent_of(program, last)) if stage == INVERSE else LANES
+            program, (_, lane) = s.split(program, last, lanes)
             program = s.vectorize(program, lane)
     return program
 
@@ -160,7 +163,7 @@ def _place_scaled(program: PrimFunc, block: str, tile: Var, vectors: int) -> tup
     return s.vectorize(s.unroll(program, vector), lane), panel
 
 
-def _place_turned(program: PrimFunc, panel: Var) -> PrimFunc:
+def place_turned(program: PrimFunc, panel: Var) -> PrimFunc:
     """A panel of keys turned by tiles in registers, so that keys stand side by side; left out where
     they do in memory."""
     turn = turn_of(s.find_block(program, TURNED))

@@ -82,11 +82,17 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Rows of all blocks of queries, columns of all panels of keys and of values."""
+    """Rows of all blocks of queries, columns of all panels of keys and of values; terms that a step
+    of a sum takes, whose last one is filled with zeros."""
 
     rows: int
     keys: int
     values: int
+    terms: int = DEPTH
+
+    def whole(self, extent: int) -> int:
+        """Terms of a sum with those of zeros behind them."""
+        return -(-extent // self.terms) * self.terms
 
 
 @lru_cache(maxsize=128)
@@ -200,7 +206,8 @@ class _Stages:
         queries, keys, depth, values = form.extents
         self.rows = queries, sizes.rows
         self.keys = keys, sizes.keys
-        self.depth = depth, _whole_steps(depth)
+        self.depth = depth, sizes.whole(depth)
+        self.terms = keys, sizes.whole(keys)
         self.values = values, sizes.values
         self.inverse: te.Tensor | None = None
 
@@ -234,7 +241,7 @@ class _Stages:
         rows = [v for v in powers.indices[:-1] if isinstance(v, Var)]
         heads = [_Axis(v, extents[v], extents[v]) for n, v in enumerate(rows) if n != self.row]
         (element,) = [v for v in extents if v not in rows]
-        key = _Axis(summed, self.keys[0], _whole_steps(self.keys[0]))
+        key = _Axis(summed, *self.terms)
         left = self._in_parts(POWERS, powers, [*heads, _Axis(rows[self.row], *self.rows), key])
         right = self._in_parts(VALUES, b, [*heads, key, _Axis(element, *self.values)])
         total = self._summed(MIXED, left, right)
@@ -290,11 +297,6 @@ def _read(load: Load, variables: Sequence[Var], at: Sequence[Expr]) -> Load:
     """An operand's load with other values of its variables."""
     values = dict(zip(variables, at, strict=True))
     return Load(load.buffer, tuple(substitute(i, values) for i in load.indices))
-
-
-def _whole_steps(extent: int) -> int:
-    """Terms of a sum with those of zeros behind them."""
-    return -(-extent // DEPTH) * DEPTH
 
 
 def _heads_first(indices: Sequence[Expr], row: int) -> tuple[Expr, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from tunefarm.compiler.ir import Function
-from tunefarm.compiler.space.dot.shape import PAIRS, dot_product_of
+from tunefarm.compiler.space.dot.shape import PAIRS, DotProduct, dot_product_of
 from tunefarm.compiler.space.matrix_tiles.shape import tiled_product_of
 from tunefarm.compiler.space.product_cycles import moved_cycles
 from tunefarm.compiler.space.winograd import saving
@@ -24,7 +24,9 @@ _SLOW = {
 TILE_CYCLES = 18.0  # of an instruction on whole tiles (Granite Rapids)
 PAIRS_CYCLES = 0.56  # with the sums of chunks
 WORDS_CYCLES = 0.68  # of VPMADDWD, with its addition and the bytes' way to words (Zen 3)
-COPY_CYCLES = 2.5  # of an element that is copied, if channels are fewer than lanes (Zen 3, Zen 5)
+# Of an element that is copied where channels are fewer than lanes.
+WIDENED_CYCLES = 2.5  # as a word (Zen 3)
+FILLED_CYCLES = 1.75  # beside zeros, as channels fill no whole words (Zen 5)
 
 
 def issue_cycles(intrinsic: TensorIntrinsic, target: Target) -> float:
@@ -51,11 +53,18 @@ def gain_over_float32(narrow: Function, wide: Function, target: Target) -> float
     weights = terms * prod(a.extent for a in (*c.outer, c.vector))
     groups = prod(a.extent for a in dot.words.reduce)
     ours = vectors * groups * issue_cycles(dot.instruction, target)
-    is_float = dot.instruction.accumulator == "float32"
-    if (dot.widened or (tiles is None and is_float and dot.copied)) and dot.depth.extent < lanes:
-        ours += COPY_CYCLES * prod(c.lhs.load.buffer.shape)
+    if tiles is None and dot.depth.extent < lanes:
+        ours += _copy_cycles(dot) * prod(c.lhs.load.buffer.shape)
     theirs = vectors * terms * lanes / target.lanes("float32") * FMA_CYCLES / saving(wide, target)
     if 4 * weights > target.l2_bytes:  # from beyond the second-level cache, once a call
         ours = max(ours, moved_cycles(dtype_bytes(c.rhs.load.dtype) * weights, target))
         theirs = max(theirs, moved_cycles(4.0 * weights, target))
     return theirs / ours
+
+
+def _copy_cycles(dot: DotProduct) -> float:
+    """Cycles of an element of the left operand on its way to a copy that is not as it stands."""
+    if dot.widened:
+        return WIDENED_CYCLES
+    is_float = dot.instruction.accumulator == "float32"
+    return FILLED_CYCLES if is_float and dot.depth.extent % dot.instruction.terms else 0.0

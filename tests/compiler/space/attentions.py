@@ -5,9 +5,17 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from sketch_harness import Array
+from sketch_harness import Array, executed, interpreted
+from tunefarm.compiler.accuracy import error_bounds
+from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.ir import Constant, Expr, Function, TensorType, Var
 from tunefarm.compiler.ops import call
+from tunefarm.compiler.space import Config, schedule_workload
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir.transform.lower import lower
+from tunefarm.compiler.workload import Workload
+
+from tests.compiler.mismatch import mismatch
 
 F32 = "float32"
 HEADS_INSIDE = ("abcd,aecd->acbe", "abcd,adbe->acbe")  # [batch, tokens, heads, size]
@@ -55,3 +63,34 @@ def draw(function: Function, rng: np.random.Generator) -> list[Array]:
         else rng.standard_normal(p.type.shape).astype(F32)  # type: ignore[union-attr]
         for p in function.params
     ]
+
+
+def made_by(
+    function: Function, target: Target, config: Config, arrays: list[Array], runs: bool
+) -> Array:
+    """The result of a config; interpreted where this machine does not run the target's code."""
+    workload = Workload.from_function(function)
+    program = lower(schedule_workload(workload, target, config), checked=True)
+    result = np.full(workload.output_types[0].shape, 77, F32)
+    if runs:
+        executed(program, target, arrays, [result])
+    else:
+        interpreted(program, arrays, [result])
+    return result
+
+
+def error_within_bounds(
+    function: Function, target: Target, config: Config, runs: bool, seed: int = 0
+) -> float:
+    """The largest difference of a config's result over the largest result, which the function's
+    bounds of errors hold."""
+    arrays = draw(function, np.random.default_rng(seed))
+    result = made_by(function, target, config, arrays, runs)
+    (wanted,) = evaluate(function, arrays)
+    assert mismatch([result], [wanted], error_bounds(function, arrays)) == "", dict(config)
+    return error_of(result, wanted)
+
+
+def error_of(made: Array, wanted: Array) -> float:
+    """The largest difference over the largest result."""
+    return float(np.abs(made - wanted).max() / np.abs(wanted).max())

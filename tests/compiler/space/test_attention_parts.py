@@ -8,12 +8,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attentions import F32, HEADS_INSIDE, HEADS_OUTSIDE, draw, self_attention
+from attentions import (
+    F32,
+    HEADS_INSIDE,
+    HEADS_OUTSIDE,
+    draw,
+    error_of,
+    error_within_bounds,
+    made_by,
+    self_attention,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matrix_unit import HAS_TILES, ROUNDING, TARGET
-from sketch_harness import Array, configs, executed, features_of_valid, interpreted
-from tunefarm.compiler.accuracy import error_bounds
+from sketch_harness import Array, configs, features_of_valid
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.ir import Call, Function, TensorType, Var, post_order
@@ -27,10 +35,7 @@ from tunefarm.compiler.space import (
 )
 from tunefarm.compiler.space.attention_parts.program import with_rounding, without_rounding
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.workload import Workload
-
-from tests.compiler.mismatch import mismatch
 
 needs_tiles = pytest.mark.skipif(not HAS_TILES, reason="this machine has no tiles (AMX)")
 MOST = {"bf16": 1e-2, "tf32": 1e-3, "f32": 3e-5}  # of an error, where scores reach 30
@@ -58,29 +63,14 @@ def space_of(function: Function, target: Target = TARGET) -> ConfigSpace:
     return ConfigSpace((space,))
 
 
-def made_by(function: Function, target: Target, config: Config, arrays: list[Array]) -> Array:
-    workload = Workload.from_function(function)
-    program = lower(schedule_workload(workload, target, config), checked=True)
-    result = np.full(workload.output_types[0].shape, 77, F32)
-    if HAS_TILES:
-        executed(program, target, arrays, [result])
-    else:
-        interpreted(program, arrays, [result])
-    return result
+def made(function: Function, target: Target, config: Config, arrays: list[Array]) -> Array:
+    return made_by(function, target, config, arrays, HAS_TILES)
 
 
 def verify(function: Function, target: Target, config: Config, seed: int = 0) -> None:
     """The result is the function's, by its bounds and over the largest result."""
-    arrays = draw(function, np.random.default_rng(seed))
-    result = made_by(function, target, config, arrays)
-    (wanted,) = evaluate(function, arrays)
-    assert mismatch([result], [wanted], error_bounds(function, arrays)) == "", dict(config)
-    assert error_of(result, wanted) < MOST[kind_of(function, target)], dict(config)
-
-
-def error_of(made: Array, wanted: Array) -> float:
-    """The largest difference over the largest result."""
-    return float(np.abs(made - wanted).max() / np.abs(wanted).max())
+    error = error_within_bounds(function, target, config, HAS_TILES, seed)
+    assert error < MOST[kind_of(function, target)], dict(config)
 
 
 def kind_of(function: Function, target: Target) -> str:
@@ -175,10 +165,10 @@ def test_masks_of_minus_infinity(kind: str) -> None:
     q, k, mask, v = draw(function, np.random.default_rng(6))
     mask = np.where(mask < 0, np.float32(-np.inf), mask)
     default = space_of(function, target).default
-    made = made_by(function, target, default, [q, k, mask, v])
+    result = made(function, target, default, [q, k, mask, v])
     (wanted,) = evaluate(function, [q, k, mask, v])
     assert np.isfinite(wanted).all()
-    assert error_of(made, wanted) < MOST[kind]
+    assert error_of(result, wanted) < MOST[kind]
 
 
 def test_values_of_several_arrays_have_no_config() -> None:
@@ -224,8 +214,8 @@ def test_errors_are_those_of_the_precision() -> None:
     errors = {}
     for kind in KINDS:
         function, target = of_kind(kind, plain)
-        made = made_by(function, target, space_of(function, target).default, arrays)
-        errors[kind] = error_of(made, exact)
+        result = made(function, target, space_of(function, target).default, arrays)
+        errors[kind] = error_of(result, exact)
     assert errors["f32"] < 2e-6 < errors["tf32"] < 3e-5
     assert 5e-4 < errors["bf16"] < 1e-2
 

@@ -82,17 +82,18 @@ def test_a_matrix_unit_gains() -> None:
     assert any("bfloat16" in k for k in kernels(allow_precision(many, "bf16"), target))
 
 
-def test_attention_is_rounded_where_a_matrix_unit_gains() -> None:
+def test_attention_is_rounded_where_a_matrix_unit_or_dot_products_gain() -> None:
     """Inside of its kernel: what it reads and makes stays float32."""
     q, k, v = (Var(n, TensorType((1, 128, 4, 64), "float32")) for n in "qkv")
     scores = call("einsum", q, k, equation="abcd,aecd->acbe")
     mixed = call("einsum", call("softmax", scores, axis=-1), v, equation="acbe,aecd->abcd")
     module = IRModule({"main": Function((q, k, v), mixed)})
-    unit = Target("llvm -mcpu=emeraldrapids")
+    unit, old = Target("llvm -mcpu=emeraldrapids"), Target("llvm -mcpu=znver3")
     plain = ["einsum 1x128x4x64→1x4x128x128 +softmax +einsum -> float32[1, 128, 4, 64]"]
-    assert kernels(module, unit) == kernels(allow_precision(module, "bf16"), ZEN5) == plain
     allowed = allow_precision(module, "bf16")
-    assert kernels(allowed, unit) == [plain[0].replace(" +softmax", " in bfloat16 +softmax")]
+    assert kernels(module, unit) == kernels(module, ZEN5) == kernels(allowed, old) == plain
+    rounded = [plain[0].replace(" +softmax", " in bfloat16 +softmax")]
+    assert kernels(allowed, unit) == kernels(allowed, ZEN5) == rounded
 
 
 def test_a_build_says_that_a_precision_changes_nothing() -> None:
