@@ -19,6 +19,7 @@ from tunefarm.compiler.tir.visit import loads_of, substitute
 LARGE_SHARE = 2  # of the second cache: arrays beyond it come from the third, or from memory
 MIN_ITERATIONS = 32  # of a sum: in shorter ones hints take what they save
 DENSE_SHARE = 0.5  # of hints, that ask for what is not there
+MOST_ROWS_AT_ONCE = 6  # that are asked for together
 LEAST_LINES = 1 / 16  # that an iteration waits for in the mean: hints for fewer cost more
 
 
@@ -152,9 +153,10 @@ def prefetch_next_rows(
     return s.prefetch(program, visit, Prefetch(operand, offset, lines, first=first))
 
 
-def is_large(buffer: Buffer, target: Target) -> bool:
-    """Whether the second cache holds little of a buffer that another kernel has written."""
-    return prod(buffer.shape) * dtype_bytes(buffer.dtype) > target.l2_bytes // LARGE_SHARE
+def is_large(buffer: Buffer, target: Target, share: int = LARGE_SHARE) -> bool:
+    """Whether a buffer takes more than this share of the second cache, which then holds little of
+    it when another kernel has written it."""
+    return prod(buffer.shape) * dtype_bytes(buffer.dtype) > target.l2_bytes // share
 
 
 def prefetch_next_tile(
@@ -186,6 +188,46 @@ def prefetch_next_tile(
         steps = [(place.coefficient(v), extent) for v, extent in own.items()]
         hint = _shared_out(program, buffer, start, steps, visits, reads)
         program = s.prefetch(program, visits[-1], hint) if hint else program
+    return program
+
+
+def prefetch_rows_below(
+    program: PrimFunc, block: str, operand: Buffer, tiles: Sequence[Var], visit: Var
+) -> PrimFunc:
+    """The loop ``visit`` of a tile's sum asks bit by bit for the lines of an image's planes that
+    ``block`` reads in the next iteration of the first of ``tiles``, and not yet in this one.
+
+    A few lines of each of many rows are too short for the processor to foresee what follows: the
+    first layer of a network, 3 × 3 / 2 of three planes of 224², takes 290 µs where the image comes
+    from memory and 84 where it is near; by hints (Zen 5) 105 and 85.
+    """
+    node = s.find_block(program, block)
+    values = dict(zip((i.var for i in node.iters), node.bindings, strict=True))
+    own = {v: extent_of(program, v) for v in own_loops(program, block, tiles[-1])}
+    load = next(ld for ld in loads_of(node.body) if ld.buffer is operand)
+    first: list[Expr] = []
+    counts = []
+    for index in load.indices:
+        place = affine(substitute(index, values))
+        span = 1 + sum(abs(place.coefficient(v)) * (n - 1) for v, n in own.items())
+        count = min(span, place.coefficient(tiles[0]) or span)
+        below = {**dict.fromkeys(own, Const(0)), tiles[0]: tiles[0] + 1}
+        first.append(substitute(place.expr(), below) + (span - count))
+        counts.append(count)
+    *rows, width = counts
+    iterations, lines = extent_of(program, visit), -(-width // _line_elements(operand))
+    each = -(-prod(rows) // iterations)
+    if each > MOST_ROWS_AT_ONCE:
+        return program
+    for number in range(each):
+        row: Expr = visit * each + number
+        if each * iterations > prod(rows):
+            row = binary("min", row, prod(rows) - 1)
+        at = list(first)
+        for dim in reversed(range(len(rows))):
+            at[dim], row = at[dim] + row % rows[dim], row // rows[dim]
+        hint = Prefetch(operand, element_offset(operand, at), lines)
+        program = s.prefetch(program, visit, hint)
     return program
 
 

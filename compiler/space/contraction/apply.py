@@ -26,7 +26,13 @@ from tunefarm.compiler.space.contraction.shape import (
     transposed,
 )
 from tunefarm.compiler.space.nests import own_loops
-from tunefarm.compiler.space.prefetch import PackedWeights, prefetch_next_tile, prefetch_weights
+from tunefarm.compiler.space.prefetch import (
+    PackedWeights,
+    is_large,
+    prefetch_next_tile,
+    prefetch_rows_below,
+    prefetch_weights,
+)
 from tunefarm.compiler.space.tiles import in_parallel, in_registers, place_epilogue
 from tunefarm.compiler.space.turned import Turn, turn_tiles
 from tunefarm.compiler.target import Target
@@ -36,6 +42,8 @@ from tunefarm.compiler.tir.affine import affine
 from tunefarm.compiler.tir.facts import loads_of
 from tunefarm.compiler.tir.ir import Buffer, Var
 from tunefarm.compiler.tir.schedule.tree import find_block, store_of, written_buffer
+
+PLANES_SHARE = 16  # of the second cache: planes beyond it are asked for
 
 
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
@@ -79,6 +87,8 @@ def tiled(c: Contraction, target: Target, config: Config) -> PrimFunc:
         weights = PackedWeights(packed, width, width * prod(a.extent for a in c.reduce))
         visits = ((*row_tiles, *apart), reduce, (k_inner, *inside))
         program = prefetch_weights(program, block, weights, knob, *visits, target)
+    if row_tiles and _reads_planes(c, target) and not knob["pack_lhs"]:
+        program = prefetch_rows_below(program, block, c.lhs.load.buffer, row_tiles, reduce[0])
     if not shares_vector(c):
         program = prefetch_next_tile(program, epilogue, tiles[-1], reduce, target)
         if row_tiles and len(c.reduce) == 1 and not knob["pack_lhs"]:
@@ -92,6 +102,16 @@ def tiled(c: Contraction, target: Target, config: Config) -> PrimFunc:
         program = _copy_panel(program, block, c, n_panel, lanes)
     flops = 2 * prod(a.extent for a in (*c.outer, *c.rows, c.vector, *c.reduce))
     return in_parallel(program, top, flops, target)
+
+
+def _reads_planes(c: Contraction, target: Target) -> bool:
+    """Whether the left operand is an image of channels first that may come from memory: not even
+    small ones stay in the second cache from one run of a network to the next."""
+    load, (second, last) = c.lhs.load, row_axes(c)
+    if second is None or last is None or load.buffer not in c.program.params:
+        return False
+    is_wide = c.node.iters[last.position].var in affine(load.indices[-1]).terms
+    return is_wide and len(c.reduce) > 1 and is_large(load.buffer, target, PLANES_SHARE)
 
 
 @lru_cache(maxsize=256)

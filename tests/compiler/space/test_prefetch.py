@@ -235,6 +235,44 @@ def test_left_operands_of_the_second_cache_are_not_asked_for() -> None:
     assert not lines_of(product(400, 128, 128), config)
 
 
+def planes(height: int, width: int, stride: int, layout: str = "NCS") -> Workload:
+    """A network's first layer, of an image of three channels."""
+    shape = (1, 3, height, width) if layout == "NCS" else (1, height, width, 3)
+
+    def first(x: Expr, w: Expr) -> Call:
+        layouts = {"data_layout": layout, "kernel_layout": "SIO", "out_layout": "NSC"}
+        return call("conv", x, w, strides=(stride,) * 2, padding=((1, 1), (1, 1)), **layouts)
+
+    return with_constant(function_of(first, (shape, "float32"), ((3, 3, 3, 32), "float32")))
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "stride", "tile"),
+    [
+        (96, 224, 2, {"rw": 14, "rh": 1}),
+        (97, 131, 2, {"rw": 8, "rh": 1}),
+        (96, 112, 1, {"rw": 7, "rh": 2}),
+    ],
+    ids=["whole tiles", "odd image", "tiles of two rows"],
+)
+def test_every_line_of_planes_below_the_first_rows_is_asked_for(
+    height: int, width: int, stride: int, tile: Config
+) -> None:
+    config = CONTRACTION | {"order": "mn", "ku": 1, "nv": 2, "mb": 64, "nb": 1, **tile}
+    found = lines_of(planes(height, width, stride), config)["p0"]
+    read = int(tile["rh"]) * stride + 3  # by the first rows of tiles
+    for plane in range(3):
+        below = range((plane * height + read) * width // LINE, (plane + 1) * height * width // LINE)
+        assert set(below) <= found
+    assert len(found) <= 1.1 * 3 * height * width / LINE
+
+
+def test_pixels_side_by_side_and_small_planes_are_not_asked_for() -> None:
+    config = CONTRACTION | {"order": "mn", "ku": 1, "nv": 2, "mb": 64, "nb": 1, "rw": 8}
+    assert "p0" not in lines_of(planes(96, 224, 2, "NSC"), config)
+    assert "p0" not in lines_of(planes(40, 40, 2), config)
+
+
 @pytest.mark.parametrize(
     ("depth", "columns", "tile", "hinted"),
     [
