@@ -29,10 +29,12 @@ def executed_operations(
     """Floating-point operations that the config's program cannot avoid.
 
     What its sketch says that it executes, or the nominal count if that is less, without the taps
-    of convolutions that fall on padding (a program may skip them). Raises ScheduleError for a
-    config that is not of this space.
+    of convolutions that fall on padding (a program may skip them). Terms that an instruction sums
+    in a lane count as one. Raises ScheduleError for a config that is not of this space.
     """
-    return min(scheduled_operations(space, config), float(workload.flops)) * inner_share(workload)
+    scheduled = scheduled_operations(space, config)
+    nominal = workload.flops / space.sketch(str(config["sketch"])).terms
+    return min(scheduled, nominal) * inner_share(workload)
 
 
 def scheduled_operations(space: ConfigSpace, config: Mapping[str, int | str]) -> float:

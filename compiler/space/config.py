@@ -91,7 +91,8 @@ class SketchSpace:
     """One sketch's knobs for one task. ``default`` is a good config without any record.
 
     A sketch that is not ``preferred`` stands behind the others: its default is not the task's.
-    ``plugin`` names package and release (``toy-ops==0.1``) of one that a plug-in brought.
+    ``plugin`` names package and release (``toy-ops==0.1``) of one that a plug-in brought. An
+    instruction sums so many ``terms`` in a lane, which the nest's operations count as one.
     """
 
     sketch: str
@@ -102,6 +103,7 @@ class SketchSpace:
     nest: Callable[[Columns], Nest]
     preferred: bool = True
     plugin: str = ""
+    terms: int = 1
 
     def __str__(self) -> str:
         """Its knobs and constraints, a line each."""

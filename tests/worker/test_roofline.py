@@ -77,3 +77,14 @@ def test_winograds_operations_are_fewer_than_nominal_and_padding_is_counted() ->
     operations = scheduled_operations(space, config)
     assert workload.flops / 4.5 < operations < workload.flops / 2
     assert executed_operations(workload, space, config) == operations
+
+
+def test_terms_of_a_dot_product_count_as_one() -> None:
+    """Columns beyond the 72 are padding, which a program may leave out."""
+    x, w = (Var(n, TensorType(s, "bfloat16")) for n, s in (("x", (784, 16)), ("w", (16, 72))))
+    body = call("matmul", x, w, out_dtype="float32")
+    workload = Workload.from_function(Function((x, w), body, {"constants": (1,)}))
+    space = config_space(workload, Target("llvm -mcpu=znver5 -num-cores=1"))
+    wide = {**space.sketch("dot").default, "nv": 4, "rw": 4, "nb": 2, "mb": 64}
+    assert scheduled_operations(space, wide) > workload.flops / 2
+    assert executed_operations(workload, space, wide) == workload.flops / 2

@@ -234,7 +234,7 @@ def _work_of(workload: Workload, decision: Decision | None) -> Work:
     sketch, operations, rate = _sketch_of(decision), _operations(decision), 1.0
     if sketch == DOT:  # whose nest counts the terms of a lane as one
         instruction = _instruction_of(decision)
-        operations = min(instruction.terms * operations, work.flops)
+        operations *= instruction.terms
         rate = instruction.terms * instruction.lanes / decision.target.lanes("float32")
     return replace(work, operations=operations, sketch=sketch, rate=rate)
 

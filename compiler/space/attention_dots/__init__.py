@@ -58,6 +58,7 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         _constraints(form, target),
         {"sketch": NAME, **found},
         lambda k: _nest(form, target, k),
+        terms=TERMS,
     )
 
 

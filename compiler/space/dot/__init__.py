@@ -64,6 +64,7 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         constraints,
         _default(dot, target, knobs, constraints),
         lambda columns: _nest(dot, target, columns),
+        terms=dot.instruction.terms,
     )
 
 
