@@ -169,7 +169,8 @@ class Endings:
             ended = await self.farm.database.write(write)
         finally:
             for live in ending.values():
-                live.ending = None
+                if live.ending is decided:  # and no other end is being written by now
+                    live.ending = None
             decided.set()
         for name, live in ending.items() if ended else ():
             self.farm.counts.ended[reason.partition(":")[0]] += 1

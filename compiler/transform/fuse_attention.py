@@ -8,7 +8,7 @@ inside. It is fused where an attention sketch has a config: elsewhere the operat
 Queries, keys and values that are parts of one array, as where one product makes all three, are read
 where they lie in it (on CPUs), and factors of queries and keys multiply the scores instead. In a
 module that may compute in bfloat16 the operands of both products are rounded to it, inside the
-kernel, where a matrix unit gains by that.
+kernel, where a matrix unit or dot products in vectors gain by that.
 """
 
 from __future__ import annotations

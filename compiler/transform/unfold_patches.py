@@ -5,7 +5,7 @@ conv[strides = 16](x[n, 3, 224, 224], w[16, 16, 3, o])
 
 A window of the patch embedding of a vision transformer shares no pixel with another: patches are
 the image's own numbers in another order, and one kernel more copies it. Convolutions of few
-channels fill no step of a unit's terms, nor words of two, products of patches do.
+channels fill no step of a unit's terms, of three no words of two; products of patches do.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ from tunefarm.compiler.ops import call
 from tunefarm.compiler.ops.common import integers
 from tunefarm.compiler.ops.conv import channels_last, pairs, result_channels_last, split_shape
 from tunefarm.compiler.space import float_parts
+from tunefarm.compiler.space.dot.gain import FMA_CYCLES
 from tunefarm.compiler.space.float_parts.forms import DEPTH
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.constants import constant, contiguous, reshape, transpose
-from tunefarm.compiler.transform.lower_precision import PRECISIONS, is_lowered
+from tunefarm.compiler.transform.lower_precision import PRECISIONS, gain_of, is_lowered
 from tunefarm.compiler.transform.outline import alone
 from tunefarm.compiler.transform.push_reshapes import RESHAPE_RULES
 from tunefarm.compiler.transform.rewrite import Uses, rewrite_main
+
+UNIT = "amx-bf16"
+COPY_CYCLES = 0.7  # of an element of a patch (Zen 5: of 4 × 4 pixels; 0.2 of 16 × 16)
 
 
 def unfold_patches(module: IRModule, target: Target) -> IRModule:
@@ -31,12 +35,14 @@ def unfold_patches(module: IRModule, target: Target) -> IRModule:
     if target.kind != "llvm" or target.strict:
         return module
     dtype = PRECISIONS.get(str(module.main.attrs.get("precision")))
+    if dtype is None and not target.has(UNIT):
+        return module
 
     def rule(node: Call, uses: Uses) -> Expr | None:
         if not _has_patches(node):
             return None
         product = _product_of_patches(node)
-        rounded = dtype is not None and is_lowered(product, dtype, target)
+        rounded = dtype is not None and _gains_rounded(node, product, dtype, target)
         gains = rounded or _gains_in_parts(product, target)
         return reshape(product, tensor_type(node).shape) if gains else None
 
@@ -87,6 +93,20 @@ def _product_of_patches(node: Call) -> Call:
     rows = contiguous(weight.data.transpose(tuple(order))).reshape(terms, outputs)
     patches = reshape(pixels, (prod(made[:-1]), terms))
     return call("matmul", patches, constant(rows, weight, weight.name), name=node.name)
+
+
+def _gains_rounded(node: Call, product: Call, dtype: str, target: Target) -> bool:
+    """Whether 16 bits are faster in the product: without a unit than the convolution is either way,
+    the copy of patches included."""
+    if not is_lowered(product, dtype, target):
+        return False
+    if target.has(UNIT):
+        return True
+    rows, terms = tensor_type(product.args[0]).shape
+    vectors = -(-tensor_type(product).shape[-1] // target.lanes("float32"))
+    multiply = rows * terms * vectors * FMA_CYCLES
+    copied = multiply / gain_of(product, dtype, target) + COPY_CYCLES * rows * terms
+    return copied < multiply / max(gain_of(node, dtype, target), 1.0)
 
 
 def _gains_in_parts(product: Call, target: Target) -> bool:

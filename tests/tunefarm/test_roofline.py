@@ -183,6 +183,7 @@ def test_a_dot_product_s_operations_are_counted_once(tmp_path: Path) -> None:
         lib = api.build(module, target)
     (dot,) = (w for w in works_of(lib, module, target, history) if w.sketch == "dot")
     assert (dot.rate, dot.operations) == (2.0, dot.flops)
+    assert result_of([dot]).notes[0].startswith("Dot products")
 
 
 def result_of(works: list[Work]) -> Roofline:

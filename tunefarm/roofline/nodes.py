@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tunefarm.compiler.dispatch import History
     from tunefarm.compiler.ir import IRModule
     from tunefarm.compiler.runtime.module import Module
-    from tunefarm.compiler.tir.tensor_intrinsics import TensorIntrinsic
+    from tunefarm.compiler.space import ConfigSpace
     from tunefarm.compiler.workload import Workload
 
 MAX_ROWS = 25
@@ -33,6 +33,7 @@ _FORMS = {
     "depthwise_winograd": WINOGRAD,
     "image_rows_winograd": WINOGRAD,
     "strassen_2": STRASSEN,
+    "attention_dots": DOT,
 }
 """Sketches that are another form of one of these."""
 NOTES = {
@@ -218,6 +219,7 @@ def works_of(lib: Module, module: IRModule, target: Target, history: History) ->
 
 
 def _work_of(workload: Workload, decision: Decision | None) -> Work:
+    from tunefarm.compiler.space import config_space
     from tunefarm.worker.roofline import read_bytes, written_bytes
 
     read = read_bytes(workload)
@@ -231,12 +233,10 @@ def _work_of(workload: Workload, decision: Decision | None) -> Work:
     )
     if decision is None:
         return work
-    sketch, operations, rate = _sketch_of(decision), _operations(decision), 1.0
-    if sketch == DOT:  # whose nest counts the terms of a lane as one
-        instruction = _instruction_of(decision)
-        operations *= instruction.terms
-        rate = instruction.terms * instruction.lanes / decision.target.lanes("float32")
-    return replace(work, operations=operations, sketch=sketch, rate=rate)
+    space = config_space(decision.workload, decision.target)
+    terms = space.sketch(str(decision.config["sketch"])).terms  # which its nest counts as one
+    operations = terms * _operations(decision, space)
+    return replace(work, operations=operations, sketch=_sketch_of(decision), rate=float(terms))
 
 
 def _sketch_of(decision: Decision) -> str:
@@ -244,20 +244,10 @@ def _sketch_of(decision: Decision) -> str:
     return _FORMS.get(sketch, sketch)
 
 
-def _instruction_of(decision: Decision) -> TensorIntrinsic:
-    from tunefarm.compiler.space.dot.shape import dot_product_of
-
-    dot = dot_product_of(decision.workload.function, decision.target)
-    assert dot is not None
-    return dot.instruction
-
-
-def _operations(decision: Decision) -> float:
+def _operations(decision: Decision, space: ConfigSpace) -> float:
     """What the kernel cannot avoid: direct ones may skip taps on padding, others cannot."""
-    from tunefarm.compiler.space import config_space
     from tunefarm.worker.roofline import executed_operations, scheduled_operations
 
-    space = config_space(decision.workload, decision.target)
     if _sketch_of(decision) in FEWER:
         return scheduled_operations(space, decision.config)
     return executed_operations(decision.workload, space, decision.config)

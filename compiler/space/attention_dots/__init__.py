@@ -23,9 +23,10 @@ import numpy as np
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.attention_dots.apply import schedule
 from tunefarm.compiler.space.attention_dots.cycles import cycles, held_bytes
-from tunefarm.compiler.space.attention_dots.shape import LANES, TERMS, form_of
+from tunefarm.compiler.space.attention_dots.shape import LANES, TERMS, form_of, has_instruction
 from tunefarm.compiler.space.attention_parts import cycles_in_vectors, nest_of
 from tunefarm.compiler.space.attention_parts.program import Form, with_rounding
+from tunefarm.compiler.space.attention_parts.program import form_of as form_in_parts
 from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, Nest, SketchSpace
 from tunefarm.compiler.space.contraction.knobs import ROWS, UNROLLS, up_to
@@ -65,6 +66,8 @@ def space(function: Function, target: Target) -> SketchSpace | None:
 def in_bfloat16(function: Function, target: Target) -> Function | None:
     """An attention of float32 with the operands of its products rounded to bfloat16; None for
     another function, and where that does not save time."""
+    if not has_instruction(target) or form_in_parts(function, target) is None:
+        return None
     rounded = with_rounding(function)
     form = form_of(rounded, target)
     if form is None or min(form.extents) < LEAST:

@@ -16,14 +16,16 @@ INSTRUCTION = "x86.vdpbf16ps.512"
 LANES, TERMS = 16, 2
 
 
+def has_instruction(target: Target) -> bool:
+    """Whether a target multiplies bfloat16 in vectors as fast as float32, and may."""
+    instruction = find_tensor_intrinsic(INSTRUCTION)
+    may = target.kind == "llvm" and not target.strict and target.has(instruction.feature)
+    return may and issue_cycles(instruction, target) <= FMA_CYCLES
+
+
 @lru_cache(maxsize=128)
 def form_of(function: Function, target: Target) -> Form | None:
     """An attention that rounds the operands of both products to bfloat16, on a target that
     multiplies them in vectors as fast as float32; None for another function or target."""
-    instruction = find_tensor_intrinsic(INSTRUCTION)
-    if target.kind != "llvm" or target.strict or not target.has(instruction.feature):
-        return None
-    if issue_cycles(instruction, target) > FMA_CYCLES:
-        return None
-    form = form_in_parts(function, target)
+    form = form_in_parts(function, target) if has_instruction(target) else None
     return form if form is not None and form.parts is ONE else None

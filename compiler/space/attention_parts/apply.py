@@ -133,7 +133,8 @@ def place_softmax(program: PrimFunc, tile: Var, rows: int) -> PrimFunc:
         if s.find_block(program, stage).init is not None:
             program = _reduce_rows(program, stage, tile, own, rows)
         else:
-            # Whole vectors of a tile's rows, of which no more are made for those of a last one.
+            # Vectors over a tile's rows must not reach beyond them: all stages in front would
+            # make those rows too.
             lanes = gcd(LANES, extent_of(program, last)) if stage == INVERSE else LANES
             program, (_, lane) = s.split(program, last, lanes)
             program = s.vectorize(program, lane)

@@ -87,7 +87,7 @@ def tiled(c: Contraction, target: Target, config: Config) -> PrimFunc:
         weights = PackedWeights(packed, width, width * prod(a.extent for a in c.reduce))
         visits = ((*row_tiles, *apart), reduce, (k_inner, *inside))
         program = prefetch_weights(program, block, weights, knob, *visits, target)
-    if row_tiles and _reads_planes(c, target) and not knob["pack_lhs"]:
+    if not around and _reads_planes(c, target) and not knob["pack_lhs"]:
         program = prefetch_rows_below(program, block, c.lhs.load.buffer, row_tiles, reduce[0])
     if not shares_vector(c):
         program = prefetch_next_tile(program, epilogue, tiles[-1], reduce, target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tunefarm.compiler.host import may_use_tiles
 from tunefarm.compiler.target import Target
 
@@ -9,4 +10,5 @@ TARGET = Target("llvm -mcpu=sapphirerapids -num-cores=2")
 ROUNDING = Target(f"{TARGET} -precision=tf32")
 HAS_TILES = may_use_tiles() and Target.host().has("amx-bf16")
 RUN = "execute" if HAS_TILES else "interpret"
-BOTH = [TARGET, ROUNDING] if HAS_TILES else [TARGET]  # as interpreting takes half a minute
+EXAMPLES = 12 if HAS_TILES else 1  # as interpreting one takes up to half a minute
+needs_tiles = pytest.mark.skipif(not HAS_TILES, reason="this machine has no tiles (AMX)")

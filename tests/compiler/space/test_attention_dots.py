@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from sketch_harness import configs, features_of_valid
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.evaluate import evaluate
-from tunefarm.compiler.ir import Function
+from tunefarm.compiler.ir import Function, IRModule, TensorType, Var
+from tunefarm.compiler.ops import call
 from tunefarm.compiler.space import (
     Config,
     ConfigSpace,
@@ -31,6 +32,8 @@ from tunefarm.compiler.space import (
 from tunefarm.compiler.space.attention_parts.program import with_rounding
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.transform.lower import lower
+from tunefarm.compiler.transform.fuse_attention import fuse_attention
+from tunefarm.compiler.transform.lower_precision import allow_precision
 from tunefarm.compiler.workload import Workload
 
 TARGET = Target("llvm -mcpu=znver5 -num-cores=2")
@@ -129,6 +132,22 @@ def test_other_targets_multiply_and_add(target: str) -> None:
     workload = Workload.from_function(with_rounding(function))
     with pytest.raises(ScheduleError, match="computes no attention by dot products"):
         schedule_workload(workload, Target(target), config)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+@pytest.mark.parametrize(
+    "target", ["llvm -mcpu=znver5", "llvm -mcpu=znver3", "cuda -arch=sm_90"], ids=str
+)
+def test_other_dtypes_are_not_rounded(dtype: str, target: str) -> None:
+    q, k, v = (Var(name, TensorType((1, 128, 12, 64), dtype)) for name in "qkv")
+    mask = Var("mask", TensorType((1, 1, 1, 128), dtype))
+    scores = call("add", call("einsum", q, k, equation=HEADS_INSIDE[0]), mask)
+    body = call("einsum", call("softmax", scores, axis=-1), v, equation=HEADS_INSIDE[1])
+    function = Function((q, k, mask, v), body, {"primitive": True, "constants": ()})
+    assert attention_dots.in_bfloat16(function, Target(target)) is None
+    module = allow_precision(IRModule({"main": Function((q, k, mask, v), body)}), "bf16")
+    fused = fuse_attention(module, Target(target))
+    assert "cast" not in str(fused)
 
 
 def test_functions_of_float32_stay_what_they_are() -> None:

@@ -20,7 +20,7 @@ from attentions import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matrix_unit import HAS_TILES, ROUNDING, TARGET
+from matrix_unit import HAS_TILES, ROUNDING, TARGET, needs_tiles
 from sketch_harness import Array, configs, features_of_valid
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.evaluate import evaluate
@@ -37,7 +37,6 @@ from tunefarm.compiler.space.attention_parts.program import with_rounding, witho
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
 
-needs_tiles = pytest.mark.skipif(not HAS_TILES, reason="this machine has no tiles (AMX)")
 MOST = {"bf16": 1e-2, "tf32": 1e-3, "f32": 3e-5}  # of an error, where scores reach 30
 KINDS = list(MOST)
 COUNT = 10 if HAS_TILES else 1  # as interpreting takes seconds

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matrix_unit import BOTH, HAS_TILES, ROUNDING, RUN, TARGET
+from matrix_unit import EXAMPLES, HAS_TILES, ROUNDING, RUN, TARGET, needs_tiles
 from narrow_products import workload_of
 from sketch_harness import (
     Array,
@@ -32,9 +32,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.workload import Workload
 
-bounded = settings(
-    max_examples=12 if HAS_TILES else 3, deadline=None, derandomize=True, database=None
-)
+bounded = settings(max_examples=EXAMPLES, deadline=None, derandomize=True, database=None)
 
 
 def product(m: int, k: int, n: int, residual: bool = False, variable: bool = False) -> Workload:
@@ -99,6 +97,7 @@ def test_two_variables(
         verify(workload.function, target, config, arrays, RUN)
 
 
+@needs_tiles
 def test_two_variables_in_stretches_and_blocks() -> None:
     workload = product(40, 512, 64, residual=True, variable=True)
     rng = np.random.default_rng(4)
@@ -118,7 +117,8 @@ def test_a_variable_matrix_of_odd_extents_is_left_to_multiply_adds() -> None:
             schedule_workload(odd, TARGET, config)
 
 
-@pytest.mark.parametrize("target", BOTH)
+@needs_tiles
+@pytest.mark.parametrize("target", [TARGET, ROUNDING])
 @pytest.mark.parametrize("m", [33, 64])
 def test_long_sums_in_stretches(m: int, target: Target) -> None:
     workload = product(m, 1000, 96, residual=True)
@@ -130,7 +130,8 @@ def test_long_sums_in_stretches(m: int, target: Target) -> None:
         verify(workload.function, target, {**default, **knobs}, arrays, RUN)
 
 
-@pytest.mark.parametrize("target", BOTH)
+@needs_tiles
+@pytest.mark.parametrize("target", [TARGET, ROUNDING])
 @pytest.mark.parametrize(("m", "n"), [(33, 64), (170, 192), (64, 40)])
 def test_rows_are_split_a_tile_ahead(m: int, n: int, target: Target) -> None:
     """For an even and an odd number of tiles, for all panels and for blocks of them, in panels that
@@ -169,6 +170,7 @@ def test_rows_that_are_split_ahead_run_beside_the_products() -> None:
     assert re.search(rf"\n{step[1]}for [^\n]*\n +for q in unrolled\(3\):\n", share)
 
 
+@needs_tiles
 @pytest.mark.parametrize("stretch", [0, 256])
 def test_blocks_of_rows_that_end_beyond_the_last_one(stretch: int) -> None:
     """Eleven tiles of rows in two blocks of six, so that each core has one."""

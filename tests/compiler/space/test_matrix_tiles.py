@@ -29,7 +29,9 @@ KINDS = {
 }
 KIND = st.sampled_from(list(KINDS))
 FLAG, SEED = st.booleans(), st.integers(0, 9999)
-bounded = settings(max_examples=15, deadline=None, derandomize=True, database=None)
+bounded = settings(
+    max_examples=15 if RUN == "execute" else 4, deadline=None, derandomize=True, database=None
+)
 
 
 def agrees(workload: Workload, seed: int) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sketch_harness import function_of
 from tunefarm.compiler.ir import Call, Expr, Function
 from tunefarm.compiler.ops import call
-from tunefarm.compiler.space import Config, schedule_workload
+from tunefarm.compiler.space import Config, config_space, schedule_workload
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.ir import Binary, Const, For, Prefetch, Stmt
 from tunefarm.compiler.tir.ir import Expr as Index
@@ -267,10 +267,25 @@ def test_every_line_of_planes_below_the_first_rows_is_asked_for(
     assert len(found) <= 1.1 * 3 * height * width / LINE
 
 
+def test_windows_that_are_written_out_have_no_loop_for_hints() -> None:
+    """Convolutions in three groups of one channel each."""
+
+    def grouped(x: Expr, w: Expr) -> Call:
+        layouts = {"data_layout": "NCS", "kernel_layout": "SIO", "out_layout": "NSC"}
+        return call("conv", x, w, groups=3, padding=((1, 1), (1, 1)), **layouts)
+
+    types = ((1, 3, 224, 224), "float32"), ((3, 3, 1, 3), "float32")
+    workload = with_constant(function_of(grouped, *types))
+    for sketch in config_space(workload, TARGET).sketches:
+        lower(schedule_workload(workload, TARGET, {**sketch.default, "sketch": sketch.sketch}))
+
+
 def test_pixels_side_by_side_and_small_planes_are_not_asked_for() -> None:
     config = CONTRACTION | {"order": "mn", "ku": 1, "nv": 2, "mb": 64, "nb": 1, "rw": 8}
     assert "p0" not in lines_of(planes(96, 224, 2, "NSC"), config)
     assert "p0" not in lines_of(planes(40, 40, 2), config)
+    tall = config | {"rh": 7, "rw": 4, "nv": 1}  # 21 rows of planes in three iterations
+    assert "p0" not in lines_of(planes(96, 224, 1), tall)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matrix_unit import BOTH, HAS_TILES, ROUNDING, RUN, TARGET
+from matrix_unit import EXAMPLES, ROUNDING, RUN, TARGET, needs_tiles
 from narrow_products import workload_of
 from sketch_harness import configs, draw, features_of_valid, verify
 from tunefarm.compiler.errors import ScheduleError
@@ -19,9 +19,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.workload import Workload
 
-bounded = settings(
-    max_examples=8 if HAS_TILES else 3, deadline=None, derandomize=True, database=None
-)
+bounded = settings(max_examples=EXAMPLES, deadline=None, derandomize=True, database=None)
 
 
 def convolution(
@@ -92,7 +90,8 @@ def test_strides(
     ],
 )
 @pytest.mark.parametrize("strides", [(1, 1), (2, 2), (3, 2)])
-@pytest.mark.parametrize("target", BOTH)
+@needs_tiles
+@pytest.mark.parametrize("target", [TARGET, ROUNDING])
 def test_windows(
     taps: tuple[int, int],
     dilations: tuple[int, int],
@@ -104,11 +103,13 @@ def test_windows(
     check(workload, sum(taps), target=target)
 
 
+@needs_tiles
 @pytest.mark.parametrize("size", [(1, 40), (40, 1)])
 def test_a_single_row_or_column(size: tuple[int, int]) -> None:
     check(convolution((1, *size, 32), (3, 3), 32), sum(size))
 
 
+@needs_tiles
 def test_several_blocks_of_rows_and_of_panels() -> None:
     workload = convolution((2, 12, 10, 32), (3, 3), 96, (2, 1))
     arrays = draw(workload.function, np.random.default_rng(5))

@@ -76,6 +76,21 @@ def test_a_processor_that_gains_nothing_keeps_float32() -> None:
     assert kernels(allow_precision(one, "bf16"), old) == kernels(one, old)
 
 
+@pytest.mark.parametrize(
+    ("window", "stride", "outputs", "rounds"), [(3, 2, 32, False), (7, 4, 96, True)]
+)
+def test_three_channels_are_rounded_where_words_with_zeros_gain(
+    window: int, stride: int, outputs: int, rounds: bool
+) -> None:
+    x = Var("x", TensorType((1, 3, 224, 224), "float32"))
+    weights = Constant(np.ones((window, window, 3, outputs), np.float32))
+    layouts = {"data_layout": "NCS", "kernel_layout": "SIO", "out_layout": "NSC"}
+    pad = (window // 2,) * 2
+    body = call("conv", x, weights, strides=(stride,) * 2, padding=(pad, pad), **layouts)
+    module = allow_precision(IRModule({"main": Function((x,), body)}), "bf16")
+    assert any("bfloat16" in kernel for kernel in kernels(module, ZEN5)) == rounds
+
+
 def test_a_matrix_unit_gains() -> None:
     many, _ = layers(32, 64)
     target = Target("llvm -mcpu=emeraldrapids")

@@ -76,6 +76,20 @@ def test_patches_are_dot_products_of_16_bits(mcpu: str, precision: str) -> None:
     assert not makes_product(unfolded(allow_precision(module, "f32"), Target("llvm -mcpu=znver5")))
 
 
+@pytest.mark.parametrize(
+    ("shape", "window", "outputs"),
+    [
+        ((1, 16, 112, 112), (2, 2), 32),  # whose channels fill words of two as they lie
+        ((1, 3, 224, 224), (2, 2), 16),  # for which the copy would take longer
+    ],
+)
+def test_patches_stay_convolutions_where_a_copy_gains_nothing(
+    shape: tuple[int, ...], window: tuple[int, int], outputs: int
+) -> None:
+    module = allow_precision(embedding(shape, window, outputs), "bf16")
+    assert not makes_product(unfolded(module, Target("llvm -mcpu=znver5 -num-cores=1")))
+
+
 def test_a_vision_transformer_s_are_products_in_float32_too() -> None:
     module = embedding((1, 3, 224, 224), outputs=384)
     after = unfolded(module)
