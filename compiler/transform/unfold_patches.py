@@ -18,7 +18,7 @@ from tunefarm.compiler.ops.common import integers
 from tunefarm.compiler.ops.conv import channels_last, pairs, result_channels_last, split_shape
 from tunefarm.compiler.space import float_parts
 from tunefarm.compiler.space.dot.gain import FMA_CYCLES
-from tunefarm.compiler.space.float_parts.forms import DEPTH
+from tunefarm.compiler.space.float_parts.forms import DEPTH, PART
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.constants import constant, contiguous, reshape, transpose
 from tunefarm.compiler.transform.lower_precision import PRECISIONS, gain_of, is_lowered
@@ -100,7 +100,7 @@ def _gains_rounded(node: Call, product: Call, dtype: str, target: Target) -> boo
     the copy of patches included."""
     if not is_lowered(product, dtype, target):
         return False
-    if target.has(UNIT):
+    if dtype == PART and target.has(UNIT):
         return True
     rows, terms = tensor_type(product.args[0]).shape
     vectors = -(-tensor_type(product).shape[-1] // target.lanes("float32"))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.attention_dots.shape import INSTRUCTION, LANES, TERMS, form_of
-from tunefarm.compiler.space.attention_parts.apply import place_softmax, place_turned
+from tunefarm.compiler.space.attention_parts.apply import (
+    place_results,
+    place_softmax,
+    place_turned,
+    sizes_of,
+)
 from tunefarm.compiler.space.attention_parts.program import (
-    FINAL,
     KEYS,
     MIXED,
     POWERS,
@@ -17,8 +19,6 @@ from tunefarm.compiler.space.attention_parts.program import (
     SCORES,
     STAGES,
     VALUES,
-    Form,
-    Sizes,
     create_parts,
 )
 from tunefarm.compiler.space.config import Config
@@ -38,12 +38,14 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     if form is None:
         raise ScheduleError(f"{target} computes no attention by dot products for the workload")
     knob = {name: int(value) for name, value in config.items() if name != "sketch"}
-    program = create_parts(form, sizes_of(form, knob))
+    sizes = sizes_of(form, knob["rw"] * knob["mb"], knob["nv"], TERMS * knob["ku"])
+    program = create_parts(form, sizes)
     (scaled,) = (b for b in s.remaining_blocks(program) if b not in STAGES)
     for stage in s.remaining_blocks(program)[:-1]:
         scope = "register" if stage in (SCORES, MIXED) else "local"
         program = s.set_scope(program, stage, scope)
-    program, head, tile, panel = _place_results(program, form, knob)
+    program, head, tile, panel, row = place_results(program, form, knob["rw"], knob)
+    program = s.unroll(program, row)
     program = s.compute_at(program, MIXED, panel)
     program, _ = _place_columns(program, VALUES, head, knob["nv"])
     program = _place_rows(program, POWERS, tile)
@@ -56,36 +58,6 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     program = _place_rows(program, QUERIES, tile)
     program = _sum_in_registers(program, SCORES, panel, knob["ku"])
     return in_parallel(program, head, nominal_flops(function), target)
-
-
-def sizes_of(form: Form, knob: Mapping[str, int]) -> Sizes:
-    """What blocks of rows and panels of a config cover."""
-    queries, keys, _, values = form.extents
-
-    def whole(extent: int, step: int) -> int:
-        return -(-extent // step) * step
-
-    panel = knob["nv"] * LANES
-    rows = whole(queries, knob["rw"] * knob["mb"])
-    return Sizes(rows, whole(keys, panel), whole(values, panel), TERMS * knob["ku"])
-
-
-def _place_results(
-    program: PrimFunc, form: Form, knob: Mapping[str, int]
-) -> tuple[PrimFunc, Var, Var, Var]:
-    """Blocks of each head's queries, tiles of their rows, panels of values; a loop over each of
-    these."""
-    *rest, values = s.loops_of(program, FINAL)
-    queries = rest.pop(form.attention.result_position)
-    program, (block, tile, row) = s.split(program, queries, knob["mb"], knob["rw"])
-    program, (panel, vector, lane) = s.split(program, values, knob["nv"], LANES)
-    # A loop of one iteration stays out of what is fused: its variable is 0 without a proof.
-    rest.sort(key=lambda v: extent_of(program, v) > 1)
-    program = s.reorder(program, *rest, block, tile, panel, row, vector, lane)
-    program = in_registers(program, (row, vector), lane)
-    many = [v for v in (*rest, block) if extent_of(program, v) > 1 or v is block]
-    program, head = s.fuse(program, *many)
-    return program, head, tile, panel
 
 
 def _sum_in_registers(program: PrimFunc, block: str, panel: Var, unroll: int) -> PrimFunc:

@@ -32,6 +32,7 @@ from tunefarm.compiler.space.float_parts.apply import (
     place_parts,
     sum_by_unit,
 )
+from tunefarm.compiler.space.float_parts.forms import DEPTH
 from tunefarm.compiler.space.matrix_tiles.apply import place_tiles
 from tunefarm.compiler.space.matrix_tiles.shape import LANES, ROWS
 from tunefarm.compiler.space.nests import extent_of, own_loops
@@ -53,13 +54,14 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     knob = {name: int(value) for name, value in config.items() if name != "sketch"}
     if knob["rh"] == 1:
         form = replace(form, parts=form.parts.by_weights)
-    program = create_parts(form, _sizes_of(form, knob))
+    rows = knob["rh"] * ROWS
+    program = create_parts(form, sizes_of(form, rows * knob["mb"], knob["nv"]))
     (scaled,) = (b for b in s.remaining_blocks(program) if b not in STAGES)
     for stage in s.remaining_blocks(program)[:-1]:
         program = s.set_scope(program, stage, "local")
     heads = len(store_of(s.find_block(program, PEAK)).indices) - 1
     terms, elements = (store_of(s.find_block(program, b)).buffer.shape[-2] for b in (VALUES, KEYS))
-    program, head, tile, panel = _place_results(program, form, knob)
+    program, head, tile, panel, _ = place_results(program, form, rows, knob)
     program = _place_sums(program, MIXED, panel)
     program, _ = place_matrix(program, VALUES, head, knob["nv"], terms, heads)
     program = place_parts(program, POWERS, tile, heads)
@@ -74,26 +76,25 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     return in_parallel(program, head, nominal_flops(function), target)
 
 
-def _sizes_of(form: Form, knob: Mapping[str, int]) -> Sizes:
-    """What blocks of rows and panels of a config cover."""
+def sizes_of(form: Form, rows: int, vectors: int, terms: int = DEPTH) -> Sizes:
+    """What blocks of so many rows, panels of so many vectors and steps of so many terms cover."""
     queries, keys, _, values = form.extents
 
     def whole(extent: int, step: int) -> int:
         return -(-extent // step) * step
 
-    panel = knob["nv"] * LANES
-    rows = whole(queries, knob["rh"] * ROWS * knob["mb"])
-    return Sizes(rows, whole(keys, panel), whole(values, panel))
+    panel = vectors * LANES
+    return Sizes(whole(queries, rows), whole(keys, panel), whole(values, panel), terms)
 
 
-def _place_results(
-    program: PrimFunc, form: Form, knob: Mapping[str, int]
-) -> tuple[PrimFunc, Var, Var, Var]:
-    """Blocks of each head's queries, macro tiles of their rows, panels of values; a loop over each
-    of these."""
+def place_results(
+    program: PrimFunc, form: Form, rows: int, knob: Mapping[str, int]
+) -> tuple[PrimFunc, Var, Var, Var, Var]:
+    """Blocks of each head's queries, tiles of so many of their rows, panels of values, whose
+    vectors are written out; a loop over each of these, and the one over a tile's rows."""
     *rest, values = s.loops_of(program, FINAL)
     queries = rest.pop(form.attention.result_position)
-    program, (block, tile, row) = s.split(program, queries, knob["mb"], knob["rh"] * ROWS)
+    program, (block, tile, row) = s.split(program, queries, knob["mb"], rows)
     program, (panel, vector, lane) = s.split(program, values, knob["nv"], LANES)
     # A loop of one iteration stays out of what is fused: its variable is 0 without a proof.
     rest.sort(key=lambda v: extent_of(program, v) > 1)
@@ -101,7 +102,7 @@ def _place_results(
     program = s.vectorize(s.unroll(program, vector), lane)
     many = [v for v in (*rest, block) if extent_of(program, v) > 1 or v is block]
     program, head = s.fuse(program, *many)
-    return program, head, tile, panel
+    return program, head, tile, panel, row
 
 
 def _place_sums(program: PrimFunc, block: str, panel: Var) -> PrimFunc:
