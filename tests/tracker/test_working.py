@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -66,11 +66,7 @@ def test_a_worker_that_holds_nothing_sleeps_through_leases_without_work(
         assert (await poll).cancel == (held,)
         serving.cancel()
 
-    database = Database(Store.open(str(tmp_path / "farm.db")))
-    try:
-        asyncio.run(asyncio.wait_for(main(database), 60))
-    finally:
-        database.close()
+    with_database(tmp_path, main)
 
 
 @pytest.mark.parametrize("ends", [True, False])
@@ -104,7 +100,11 @@ def test_a_renewal_while_an_end_is_written_hears_what_came_of_it(
         assert (lease in farm.leases) is not ends
         serving.cancel()
 
-    database = Database(Store.open(str(tmp_path / "farm.db")))
+    with_database(tmp_path, main)
+
+
+def with_database(folder: Path, main: Callable[[Database], Coroutine[Any, Any, None]]) -> None:
+    database = Database(Store.open(str(folder / "farm.db")))
     try:
         asyncio.run(asyncio.wait_for(main(database), 60))
     finally:

@@ -24,7 +24,12 @@ from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.attention_dots.apply import schedule
 from tunefarm.compiler.space.attention_dots.cycles import cycles, held_bytes
 from tunefarm.compiler.space.attention_dots.shape import LANES, TERMS, form_of, has_instruction
-from tunefarm.compiler.space.attention_parts import cycles_in_vectors, nest_of
+from tunefarm.compiler.space.attention_parts import (
+    LEAST,
+    MAX_HELD_BYTES,
+    cycles_in_vectors,
+    nest_of,
+)
 from tunefarm.compiler.space.attention_parts.program import Form, with_rounding
 from tunefarm.compiler.space.attention_parts.program import form_of as form_in_parts
 from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
@@ -34,13 +39,11 @@ from tunefarm.compiler.space.matrix_tiles import block_choices
 from tunefarm.compiler.target import Target
 
 NAME, VERSION = "attention_dots", 1
-LEAST = 16  # queries, keys and elements of either
 VECTORS = (1, 2, 3, 4)
 MAX_UNROLLED = 256  # instructions of one unrolled body
-MAX_HELD_BYTES = 4 << 20  # of a task
 WORTH = 1.05  # times fewer cycles than in float32, in the models, for operands to be rounded
 
-__all__ = ["cycles", "in_bfloat16", "schedule", "space"]
+__all__ = ["in_bfloat16", "schedule", "space"]
 
 
 def space(function: Function, target: Target) -> SketchSpace | None:

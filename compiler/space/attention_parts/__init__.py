@@ -48,7 +48,7 @@ ROWS_AT_ONCE = 8  # whose maxima and sums are combined over lanes together
 MAX_HELD_BYTES = 4 << 20  # of a task
 WORTH = 1.15  # times fewer cycles than by multiply-adds, in the models, to be a task's default
 
-__all__ = ["cycles", "in_bfloat16", "schedule", "space"]
+__all__ = ["cycles_in_vectors", "in_bfloat16", "nest_of", "schedule", "space"]
 
 
 def space(function: Function, target: Target) -> SketchSpace | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from sketch_harness import Array, executed, interpreted
 from tunefarm.compiler.accuracy import error_bounds
+from tunefarm.compiler.dtypes import numpy_dtype
 from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.ir import Constant, Expr, Function, TensorType, Var
 from tunefarm.compiler.ops import call
@@ -20,6 +22,14 @@ from tests.compiler.mismatch import mismatch
 F32 = "float32"
 HEADS_INSIDE = ("abcd,aecd->acbe", "abcd,adbe->acbe")  # [batch, tokens, heads, size]
 HEADS_OUTSIDE = ("abcd,abed->abce", "abcd,abde->abce")  # [batch, heads, tokens, size]
+OTHER_FORMS: list[dict[str, Any]] = [
+    {"mask": "no", "scale": False},
+    {"mask": "square"},
+    {"keys": 50, "values": 20},
+    {"batch": 3, "heads": 1},
+    {"equations": HEADS_OUTSIDE},
+    {"equations": HEADS_OUTSIDE, "batch": 2, "mask": "square"},
+]
 
 
 def self_attention(
@@ -32,13 +42,14 @@ def self_attention(
     mask: str = "keys",
     scale: bool = True,
     equations: tuple[str, str] = HEADS_INSIDE,
+    dtype: str = F32,
 ) -> Function:
     """softmax(q · kᵀ · size^-½ + mask) · v; the mask is of "keys", a "square", or "no"."""
 
     def operand(name: str, count: int, width: int) -> Var:
         inside = (batch, count, heads, width)
         shape = inside if equations is HEADS_INSIDE else (batch, heads, count, width)
-        return Var(name, TensorType(shape, F32))
+        return Var(name, TensorType(shape, dtype))
 
     keys = keys or tokens
     q, k = operand("q", tokens, size), operand("k", keys, size)
@@ -46,10 +57,10 @@ def self_attention(
     x: Expr = call("einsum", q, k, equation=equations[0])
     params = [q, k]
     if scale:
-        x = call("multiply", x, Constant(np.array(1 / math.sqrt(size), F32)))
+        x = call("multiply", x, Constant(np.array(1 / math.sqrt(size), numpy_dtype(dtype))))
     if mask != "no":
         shape = (1, 1, 1, keys) if mask == "keys" else (1, heads, tokens, keys)
-        params.append(Var("mask", TensorType(shape, F32)))
+        params.append(Var("mask", TensorType(shape, dtype)))
         x = call("add", x, params[-1])
     body = call("einsum", call("softmax", x, axis=-1), v, equation=equations[1])
     return Function((*params, v), body, {"primitive": True, "constants": ()})

@@ -9,6 +9,7 @@ import pytest
 from attentions import (
     HEADS_INSIDE,
     HEADS_OUTSIDE,
+    OTHER_FORMS,
     draw,
     error_of,
     error_within_bounds,
@@ -20,8 +21,7 @@ from hypothesis import strategies as st
 from sketch_harness import configs, features_of_valid
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.evaluate import evaluate
-from tunefarm.compiler.ir import Function, IRModule, TensorType, Var
-from tunefarm.compiler.ops import call
+from tunefarm.compiler.ir import Function, IRModule
 from tunefarm.compiler.space import (
     Config,
     ConfigSpace,
@@ -60,19 +60,7 @@ def test_defaults_agree_with_numpy(tokens: int, size: int) -> None:
     verify(function, space_of(function).default)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"mask": "no", "scale": False},
-        {"mask": "square"},
-        {"tokens": 16, "size": 16},
-        {"keys": 50, "values": 20},
-        {"batch": 3, "heads": 1},
-        {"equations": HEADS_OUTSIDE},
-        {"equations": HEADS_OUTSIDE, "batch": 2, "mask": "square"},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("options", [*OTHER_FORMS, {"tokens": 16, "size": 16}], ids=str)
 def test_other_forms_agree_with_numpy(options: dict[str, Any]) -> None:
     function = self_attention(**{"tokens": 21, "heads": 2 if RUNS else 1, "size": 24, **options})
     verify(function, space_of(function).default)
@@ -139,13 +127,9 @@ def test_other_targets_multiply_and_add(target: str) -> None:
     "target", ["llvm -mcpu=znver5", "llvm -mcpu=znver3", "cuda -arch=sm_90"], ids=str
 )
 def test_other_dtypes_are_not_rounded(dtype: str, target: str) -> None:
-    q, k, v = (Var(name, TensorType((1, 128, 12, 64), dtype)) for name in "qkv")
-    mask = Var("mask", TensorType((1, 1, 1, 128), dtype))
-    scores = call("add", call("einsum", q, k, equation=HEADS_INSIDE[0]), mask)
-    body = call("einsum", call("softmax", scores, axis=-1), v, equation=HEADS_INSIDE[1])
-    function = Function((q, k, mask, v), body, {"primitive": True, "constants": ()})
+    function = self_attention(128, 12, 64, dtype=dtype)
     assert attention_dots.in_bfloat16(function, Target(target)) is None
-    module = allow_precision(IRModule({"main": Function((q, k, mask, v), body)}), "bf16")
+    module = allow_precision(IRModule({"main": Function(function.params, function.body)}), "bf16")
     fused = fuse_attention(module, Target(target))
     assert "cast" not in str(fused)
 

@@ -12,6 +12,7 @@ from attentions import (
     F32,
     HEADS_INSIDE,
     HEADS_OUTSIDE,
+    OTHER_FORMS,
     draw,
     error_of,
     error_within_bounds,
@@ -40,14 +41,6 @@ from tunefarm.compiler.workload import Workload
 MOST = {"bf16": 1e-2, "tf32": 1e-3, "f32": 3e-5}  # of an error, where scores reach 30
 KINDS = list(MOST)
 COUNT = 10 if HAS_TILES else 1  # as interpreting takes seconds
-OTHER_FORMS: list[dict[str, Any]] = [
-    {"mask": "no", "scale": False},
-    {"mask": "square"},
-    {"keys": 50, "values": 20},
-    {"batch": 3, "heads": 1},
-    {"equations": HEADS_OUTSIDE},
-    {"equations": HEADS_OUTSIDE, "batch": 2, "mask": "square"},
-]
 
 
 def of_kind(kind: str, function: Function) -> tuple[Function, Target]:
@@ -183,11 +176,7 @@ def test_values_of_several_arrays_have_no_config() -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
 def test_other_dtypes_are_not_rounded(dtype: str) -> None:
-    q, k, v = (Var(name, TensorType((1, 128, 12, 64), dtype)) for name in "qkv")
-    mask = Var("mask", TensorType((1, 1, 1, 128), dtype))
-    scores = call("add", call("einsum", q, k, equation=HEADS_INSIDE[0]), mask)
-    body = call("einsum", call("softmax", scores, axis=-1), v, equation=HEADS_INSIDE[1])
-    function = Function((q, k, mask, v), body, {"primitive": True, "constants": ()})
+    function = self_attention(128, 12, 64, dtype=dtype)
     for target in (TARGET, Target("llvm -mcpu=znver5"), Target("cuda -arch=sm_90")):
         assert attention_parts.in_bfloat16(function, target) is None
 
