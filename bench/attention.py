@@ -25,7 +25,7 @@ from tunefarm.peers.apart import Apart, apart
 from tunefarm.peers.libraries import Feeds, in_onnxruntime, in_openvino, installed
 from tunefarm.peers.pace import Pace
 from tunefarm.peers.rows import Row
-from tunefarm.peers.turns import Contender, Neighbours, in_turn, peak_flops
+from tunefarm.peers.turns import Contender, Neighbours, in_turn
 
 CASES = ("128x12x64", "197x6x64", "197x12x64", "512x12x64", "2048x4x64")
 OPSETS = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
@@ -142,11 +142,10 @@ def measure(text: str, cores: int, libraries: list[Apart], repeats: int, pace: P
     for library in libraries:
         contenders |= library.make(case, cores)
     errors = errors_of(contenders, reference((tokens, heads, size)))
-    before = peak_flops(cores)
     timers = {n: t for n in errors if (t := contenders[n].timer)}
     seconds = in_turn(timers, repeats, pace=pace)
     flops = 4 * tokens * tokens * heads * size
-    return Row(text, seconds, flops, max(before, peak_flops(cores)), errors)
+    return Row(text, seconds, flops, pace.peak_flops(), errors)
 
 
 def main() -> int:

@@ -1,9 +1,10 @@
 """The kernels of a model's convolutions alone, or square products, as shares of the measured peak.
 
-    python bench/kernels.py [--cores 1] [--db sqlite:///…] [resnet50 | gemm]
+    python bench/kernels.py [--cores 1] [--db sqlite:///… | --sketch contraction] [resnet50 | gemm]
 
 No transposes, no peers: packed weights, everything warm, default configs and (with ``--db``) the
-best records. Each call is timed between two loops of multiply-adds, while the host runs the
+best records, or (with ``--sketch``) the default of one sketch: of ``contraction`` those that save
+no multiplications. Each call is timed between two loops of multiply-adds, while the host runs the
 processors at full speed; a share is the median of their ratios. FLOPs are nominal: kernels that
 skip padding taps can exceed the peak. The means leave out what is neither 1x1 nor 3x3.
 """
@@ -22,6 +23,7 @@ from rich.table import Table
 from search_quality import fused
 from timing import on_lasting_pages, peak_now
 from tunefarm.compiler.build import build_kernel
+from tunefarm.compiler.decisions import Decision
 from tunefarm.compiler.ir import tensor_type
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.packing import pack
@@ -64,6 +66,14 @@ def is_meant(workload: Workload) -> bool:
 def label(workload: Workload) -> str:
     variable = not workload.function.attrs["constants"]
     return f"{workload.summary}, both variable" if variable else workload.summary
+
+
+def other_config(decision: Decision, target: tunefarm.Target, sketch: str) -> Config | None:
+    """What stands beside the default: that of ``sketch``, or without one the best record."""
+    if not sketch:
+        return decision.config if decision.tuned else None
+    sketches = config_space(decision.workload, target).sketches
+    return next((s.default for s in sketches if s.sketch == sketch), None)
 
 
 def callable_of(workload: Workload, target: tunefarm.Target, config: Config) -> Callable[[], float]:
@@ -117,7 +127,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", nargs="?", default="resnet50", choices=[*ALL, "gemm"])
     parser.add_argument("--cores", type=int, default=1)
-    parser.add_argument("--db", default="")
+    parser.add_argument("--db", default="", help="database of records")
+    parser.add_argument("--sketch", default="", help="compare with the default of this one")
     options = parser.parse_args()
     neighbours = Neighbours()
     target = tunefarm.Target.host(options.cores)
@@ -125,7 +136,8 @@ def main() -> None:
     table = Table(
         title=f"kernels of {options.model}, {options.cores} core(s)", title_justify="left"
     )
-    for column in ("kernel", "default", "of peak", "tuned", "of peak", "gain"):
+    other = options.sketch or "tuned"
+    for column in ("kernel", "default", "of peak", other, "of peak", "gain"):
         table.add_column(column, justify="left" if column == "kernel" else "right")
     shares: list[tuple[float, float]] = []
     with tunefarm.apply_history_best(options.db or (), starter=False) as history:
@@ -136,10 +148,10 @@ def main() -> None:
             calls = {
                 "default": callable_of(workload, target, config_space(workload, target).default)
             }
-            if decision.tuned:
-                calls["tuned"] = callable_of(workload, target, decision.config)
+            if config := other_config(decision, target, options.sketch):
+                calls[other] = callable_of(workload, target, config)
             found = measure(calls, options.cores, pace)
-            before, after = found["default"], found.get("tuned", found["default"])
+            before, after = found["default"], found.get(other, found["default"])
             share = (workload.flops / before[1], workload.flops / after[1])
             if is_meant(workload):
                 shares.append(share)
@@ -152,7 +164,7 @@ def main() -> None:
     means = [statistics.geometric_mean(s) for s in zip(*shares, strict=True)]
     print(
         f"geometric mean share of peak, {len(shares)} kernels of 1x1, 3x3 and GEMM: "
-        f"default {means[0]:.3f}, tuned {means[1]:.3f}"
+        f"default {means[0]:.3f}, {other} {means[1]:.3f}"
     )
     print(neighbours.report(), pace.turns.report())
 

@@ -36,7 +36,7 @@ import tunefarm
 from tunefarm.peers.apart import Apart, apart
 from tunefarm.peers.pace import Pace
 from tunefarm.peers.rows import Row
-from tunefarm.peers.turns import Contender, Neighbours, in_turn, peak_flops
+from tunefarm.peers.turns import Contender, Neighbours, in_turn
 
 LEAST_NET_SHARE = 0.25
 
@@ -110,10 +110,8 @@ def measure(
     for peer in peers:
         contenders |= peer.make(number, cores)
     errors = errors_of(contenders, operator.reference())
-    before = peak_flops(cores)
     timers = {n: t for n in errors if (t := contenders[n].timer)}
     gross = in_turn(timers, repeats, pace=pace)
-    peak = max(before, peak_flops(cores))
     seconds = {
         n: max(s - overhead.get(n.replace("tuned", "default"), 0.0), LEAST_NET_SHARE * s)
         for n, s in gross.items()
@@ -121,7 +119,7 @@ def measure(
     if history is not None:
         seconds = {"ours default": 0.0, "ours tuned": seconds["ours default"]} | seconds
     flops = operator.workload.flops if operator.group != "rows" else 0
-    return Row(operator.name, seconds, flops, peak, errors)
+    return Row(operator.name, seconds, flops, pace.peak_flops(), errors)
 
 
 def tune(operators: Sequence[Operator], target: tunefarm.Target, db: str, trials: int) -> None:

@@ -26,7 +26,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tunefarm.peers.turns import Neighbours, peak_flops
+from tunefarm.peers.pace import Pace
+from tunefarm.peers.turns import Neighbours
 
 MARKS = (16, 32, 64, 128, 200, 500, 1000)
 BAR_TRIALS_A_SECOND = 8.0
@@ -161,7 +162,8 @@ def main() -> None:
     if not options.no_peer:
         peer = tune_metaschedule(options.size, options.trials, options.seed)
         runs += [peer] if peer else []
-    show(runs, options.size, peak_flops(len(os.sched_getaffinity(0))))
+    with Pace(len(os.sched_getaffinity(0))) as pace:
+        show(runs, options.size, pace.peak_flops())
     print(neighbours.report())
     if not options.no_proposals:
         from search_quality import time_proposals

@@ -6,6 +6,10 @@ import itertools
 import os
 from collections.abc import Callable, Iterable
 
+import pytest
+from tunefarm.compiler.target import Target
+from tunefarm.worker.peaks import reference_flops
+
 from tunefarm.peers.pace import CALIBRATIONS, LOOPS, TRIES, Pace
 
 FULL_S, SLOW_S = 1e-3, 2e-3
@@ -65,6 +69,16 @@ def test_a_speed_above_the_best_seen_becomes_the_best() -> None:
     with Pace(1, beats((1, FULL_S / 2))) as pace:
         assert pace.is_full()
         assert not pace.is_full()
+
+
+def test_the_peak_is_the_median_of_the_turns_since_it_was_asked_for() -> None:
+    looks = [(1, share * FULL_S) for share in (1.0, 1.05, 1.0, 1.02, 1.0, 1.01)]
+    flops = reference_flops(Target.host().mcpu)
+    with Pace(1, beats(*looks)) as pace:
+        for _ in range(3):
+            pace.steady(lambda: 3.0)
+        assert pace.peak_flops() == pytest.approx(flops / (1.02 * FULL_S))
+        assert pace.peak_flops() == pytest.approx(flops / FULL_S)  # now: no turn was taken
 
 
 def test_all_cores_run_the_loop_at_once() -> None:

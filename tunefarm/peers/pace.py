@@ -81,6 +81,8 @@ class Pace(AbstractContextManager["Pace"]):
         self._beats = Beats(beat or _loop_of_this_host(), cores)
         self._best_s = self._recent_s = min(self._slowest() for _ in range(CALIBRATIONS))
         self._patience_s = patience_s
+        self._cores = cores
+        self._found: list[float] = []
 
     def __exit__(
         self,
@@ -92,10 +94,17 @@ class Pace(AbstractContextManager["Pace"]):
 
     def is_full(self) -> bool:
         """Whether each of the cores multiplies at (nearly) the best speed seen."""
-        seconds = self._slowest()
-        self._best_s = min(self._best_s, seconds)
-        self._recent_s = min(self._recent_s, seconds)
-        return seconds * FULL_SHARE <= self._best_s
+        return self._is_full(self._slowest())
+
+    def peak_flops(self) -> float:
+        """FLOP/s of independent multiply-adds of float32 on all cores, in the median of the turns
+        since this was last asked (now, without any).
+
+        The clock moves by some percent from one millisecond to the next: beside the best moment of
+        such a loop, the median of a kernel's times would look slower than it is.
+        """
+        found, self._found = self._found or [self._slowest()], []
+        return self._cores * _flops_of_the_loop() / statistics.median(found)
 
     def steady(self, measure: Callable[[], float]) -> float:
         """What ``measure()`` tells, of a time with full speed before it and after it; the least of
@@ -113,7 +122,9 @@ class Pace(AbstractContextManager["Pace"]):
             self.turns.repeated += attempt == 1
             waited = self._wait()
             found.append(measure())
-            if waited and self.is_full():
+            slowest_s = self._slowest()
+            if self._is_full(slowest_s) and waited:
+                self._found.append(slowest_s)
                 return found[-1]
             if self._patience_s <= 0:
                 break
@@ -130,6 +141,12 @@ class Pace(AbstractContextManager["Pace"]):
         self._patience_s -= time.perf_counter() - begin
         return is_full
 
+    def _is_full(self, seconds: float) -> bool:
+        """``is_full`` of a look at the loop."""
+        self._best_s = min(self._best_s, seconds)
+        self._recent_s = min(self._recent_s, seconds)
+        return seconds * FULL_SHARE <= self._best_s
+
     def _slowest(self) -> float:
         """Seconds of the loop on the core that is slowest now, of some looks the middle one."""
         return statistics.median(self._beats.slowest() for _ in range(LOOPS))
@@ -141,3 +158,10 @@ def _loop_of_this_host() -> Callable[[], float]:
 
     mcpu = Target.host().mcpu
     return lambda: reference_s(mcpu)
+
+
+def _flops_of_the_loop() -> float:
+    from tunefarm.compiler.target import Target
+    from tunefarm.worker.peaks import reference_flops
+
+    return reference_flops(Target.host().mcpu)

@@ -28,7 +28,7 @@ from tunefarm.peers.libraries import (
 )
 from tunefarm.peers.pace import Pace, Turns
 from tunefarm.peers.rows import DEFAULT, TUNED, Row, is_ours
-from tunefarm.peers.turns import Contender, in_turn, largest_error, peak_flops
+from tunefarm.peers.turns import Contender, in_turn, largest_error
 from tunefarm.tables import Column
 from tunefarm.texts import counted, duration, times
 
@@ -119,12 +119,11 @@ def race(
         contenders = ours.make(subject, target.text, feeds, is_tuned) | peers
         reference = next(iter(peers))
         errors = _errors(contenders, reference)
-        before = peak_flops(cores)
         timers = {n: c.timer for n, c in contenders.items() if c.timer is not None}
         with Pace(cores, patience_s=PATIENCE_S) as pace:
             seconds = in_turn(timers, repeats, SPAN_S, pace, heard)
+            peak = pace.peak_flops()
     flops = sum(t.workload.flops * t.weight for t in tasks)
-    peak = max(before, peak_flops(cores))
     row = Row(subject.path.stem, seconds, flops, peak, errors)
     return Race(cores, row, reference, history, failures, subject.precision, pace.turns)
 

@@ -129,14 +129,6 @@ def relative_error(got: Array, want: Array) -> float:
     return float(difference / magnitude) if magnitude and np.isfinite(difference) else float("inf")
 
 
-def peak_flops(cores: int) -> float:
-    """FLOP/s of a loop of independent f32 FMAs on all lanes, measured now, on ``cores`` cores."""
-    from tunefarm.compiler.target import Target
-    from tunefarm.worker.peaks import compute_peaks
-
-    return compute_peaks(Target.host().mcpu, cores)["flops_1" if cores == 1 else "flops_n"]
-
-
 class Neighbours:
     """How much of the machine other processes took since this was made."""
 

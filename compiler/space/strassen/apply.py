@@ -48,8 +48,9 @@ def _prepared(p: Product, vectors: int) -> tuple[PrimFunc, str, str]:
     program = create_strassen(p)
     final = s.remaining_blocks(program)[-1]
     program, write = s.cache_write(program, "product", "register")
-    # Planes and rows a power of two apart would meet in few sets of the first cache.
-    program = s.set_scope(program, "lefts", "local", padding=p.lanes)
+    # Planes and rows a power of two apart would meet in few sets of the first cache: the 49 left
+    # operands of a group of rows are written at once.
+    program = s.set_scope(program, "lefts", "local", padding=p.lanes, planes_apart=True)
     program = s.set_scope(program, write, "local")
     layout = PackedLayout(
         ((), (), (vectors * p.lanes,)), (2, 0, 1, 3), transform_name(p.lanes, p.levels)

@@ -16,7 +16,7 @@ from tunefarm.compiler.target import Target
 NAME, VERSION = "winograd_online", 1
 
 TILE_ROWS = (1, 2, 3, 4)
-INPUT_BLOCKS = (1, 2, 4, 8)
+INPUT_BLOCKS = (1, 2, 4, 8, 16)
 UNROLLS = (1, 2)
 OPERANDS = 6  # registers beside the sums
 

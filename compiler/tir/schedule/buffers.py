@@ -22,19 +22,28 @@ from tunefarm.compiler.tir.visit import transform_accesses, transform_stmt, walk
 
 
 def set_scope(
-    program: PrimFunc, block: str, scope: str, padding: int = 0, *, by_lines: bool = False
+    program: PrimFunc,
+    block: str,
+    scope: str,
+    padding: int = 0,
+    *,
+    planes_apart: bool = False,
+    by_lines: bool = False,
 ) -> PrimFunc:
     """Change where the (intermediate) buffer that a block writes lives.
 
-    ``padding`` elements are left between the rows of what is allocated, against cache conflicts.
+    ``padding`` elements are left between the rows of what is allocated, against cache conflicts,
+    and with ``planes_apart`` a row between its planes where these would meet in few cache sets.
     ``by_lines``: vectors of it that meet two lines of the cache are put together from both.
     """
     old = written_buffer(find_block(program, block))
     if old not in program.buffers:
         raise ScheduleError(f"{old.name} is not an intermediate buffer; its scope is fixed")
-    return replace_buffer(
-        program, old, replace(old, scope=checked_scope(scope), padding=padding, by_lines=by_lines)
-    )
+    new = replace(
+        old, scope=checked_scope(scope), padding=padding, planes_apart=planes_apart,
+        by_lines=by_lines,
+    )  # fmt: skip
+    return replace_buffer(program, old, new)
 
 
 def replace_buffer(

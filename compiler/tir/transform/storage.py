@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import gcd
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -39,6 +40,9 @@ from tunefarm.compiler.tir.visit import (
     walk_stmt,
     with_body,
 )
+
+WAY_BYTES = 4096  # addresses so far apart meet in one set of a first cache
+LEAST_SETS = 8  # of it, that planes beside each other should be in
 
 Threads: TypeAlias = Mapping[Var, tuple[int, int]]
 """The threads around that share a buffer, and their ranges."""
@@ -184,6 +188,11 @@ def _on_lines(base: Affine, extent: int, dtype: str) -> tuple[Affine, int]:
     return base + Affine(-room, {}), extent + room
 
 
+def _meet(plane_bytes: int) -> bool:
+    """Whether the same place of many planes is in few sets of a first cache."""
+    return gcd(plane_bytes, WAY_BYTES) * LEAST_SETS > WAY_BYTES
+
+
 def _place_in(body: Stmt, buffer: Buffer, sizes: Sequence[int], threads: Threads) -> _Place:
     """The smallest buffer that holds what a statement uses of one."""
     ranges = loop_ranges(body) | dict(threads)
@@ -215,6 +224,12 @@ def _place_in(body: Stmt, buffer: Buffer, sizes: Sequence[int], threads: Threads
         shape[-1] += buffer.padding
         line = LINE_BYTES // dtype_bytes(buffer.dtype) if buffer.by_lines else 1
         shape[-1] = -(-shape[-1] // line) * line
+    if buffer.planes_apart and _meet(shape[-2] * shape[-1] * dtype_bytes(buffer.dtype)):
+        shape[-2] += 1
     whole = tuple(shape) == buffer.shape and not buffer.padding and ring is None
-    new = buffer if whole else replace(buffer, shape=tuple(shape), padding=0, ring=None)
+    new = (
+        buffer
+        if whole
+        else replace(buffer, shape=tuple(shape), padding=0, planes_apart=False, ring=None)
+    )
     return _Place(new, tuple(bases), ring)

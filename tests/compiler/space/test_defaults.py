@@ -135,6 +135,19 @@ def test_cores_of_a_mesh_share_weights_rather_than_images(
         assert int(direct["mb"]) * int(direct["rw"]) == 14 * 14 // 2
 
 
+def test_blocks_of_a_strided_layer_are_of_what_the_second_cache_holds() -> None:
+    """Pixels of 1 KB that lie 2 KB apart meet in half of its sets: blocks of 196 pixels instead of
+    784 take 0.96 × the time (Zen 5)."""
+    function = convolution(
+        (1, 56, 56, 256), 512, padding=((0, 0),) * 2, kernel=(1, 1), strides=(2, 2),
+        constants=(1, 2),
+    )  # fmt: skip
+    target = Target("llvm -mcpu=znver5 -num-cores=1")
+    space = config_space(Workload.from_function(function), target)
+    direct = next(s for s in space.sketches if s.sketch == "contraction").default
+    assert int(direct["mb"]) * int(direct["rh"]) * 28 * 2048 <= target.l2_bytes // 2
+
+
 @pytest.mark.parametrize(("processor", "hints", "terms"), [("znver3", 0, 4), ("znver4", 32, 2)])
 def test_hints_within_a_deep_panel(processor: str, hints: int, terms: int) -> None:
     """Tiles of 16 registers take 0.93 × the time without these, with more terms unrolled."""

@@ -151,7 +151,7 @@ def test_a_strict_target_has_no_such_sketch() -> None:
 @pytest.mark.parametrize(
     ("shape", "outputs", "stride", "sketch"),
     [
-        ((1, 7, 7, 512), 512, 1, "winograd_1d"), ((1, 14, 14, 512), 512, 2, "winograd_1d"),
+        ((1, 7, 7, 512), 512, 1, "winograd_online"), ((1, 14, 14, 512), 512, 2, "winograd_1d"),
         ((1, 28, 28, 128), 128, 1, "winograd"), ((1, 3, 3, 16), 16, 1, "contraction"),
     ],
 )  # fmt: skip
