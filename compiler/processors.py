@@ -164,6 +164,10 @@ QUICK_TABLES = frozenset({"znver4"})
 # Processors with units that add vectors beside those that multiply them.
 ADDS_APART = frozenset({"znver1", "znver2", "znver3", "znver4", "znver5"})
 
+# Processors whose cores read what their second cache cannot hold from the third nearly as fast as
+# they multiply it (of a Zen 3 the second one is small).
+NEAR_LAST_CACHE = frozenset({"znver4", "znver5"})
+
 # Processors of Intel's whose cores take lines from one another, and from the last cache, over a
 # mesh. In bytes a cycle a core of an Emerald Rapids reads 50 from its second cache, 10.5 from the
 # last one and 7.6 of what another core has written; it writes 5.8 over what that one holds.

@@ -41,6 +41,7 @@ from tunefarm.compiler.processors import (
     MESH_SEEN_SHARE,
     MESH_STREAMS,
     MESHES,
+    NEAR_LAST_CACHE,
     NEEDED,
     NVPTX64,
     ONE_MULTIPLY_ADD,
@@ -353,6 +354,11 @@ class Target:
     def adds_apart(self) -> bool:
         """Whether additions of vectors begin beside multiply-adds, in units of their own."""
         return self.mcpu in ADDS_APART
+
+    @property
+    def has_near_last_cache(self) -> bool:
+        """Whether blocks of a product may exceed the second level of cache."""
+        return self.mcpu in NEAR_LAST_CACHE
 
     def _cache(self, level: str) -> int:
         if self.kind == "cuda":

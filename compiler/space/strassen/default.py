@@ -165,8 +165,7 @@ def direct_cycles(p: Product, target: Target) -> float:
 def default_of(p: Product, target: Target) -> tuple[Mapping[str, str | int], float]:
     """The config of the fewest cycles in the model, and their number."""
     choices = {k.name: k.choices for k in knobs_of(p)}
-    near = target.l2_bytes >= LARGE_L2 and not target.has_mesh
-    most = NEAR_BYTES if near else HELD_BYTES[p.levels]
+    most = NEAR_BYTES if target.has_near_last_cache else HELD_BYTES[p.levels]
     small = Constraint("small blocks", lambda k: held_bytes(p, k) <= most)
     found, estimate = cheapest(
         {n: choices[n] for n in ("mb", "nb", "rw", "nv")},
