@@ -39,6 +39,7 @@ ROW_PIXELS = 14  # of a tile whose taps are not: their sums and inputs fit the r
 SPLIT_LINES = 0.2  # of a kernel's time, where each vector is a panel of its own
 STREAM_CYCLES = 2.7  # of a vector of weights from the third level of cache (Zen 5: 97 GB/s a core)
 BY_ROW, ROW, OTHERWISE = 0.85, 0.1, 1.3  # ``_row_by_row_factor``
+SHORT_PANEL = 1.02  # of a kernel's time, where the last panel has fewer vectors
 SMALL = 7  # rows of results: too few for that, most tiles are at a border
 CONFLICT = 0.02  # of a kernel's time, for each row beyond half a set
 # Cycles of two FMAs where rows wait for stores, of a vector of results and of each that it reads:
@@ -183,20 +184,22 @@ def tile_cycles(c: Contraction, target: Target, lanes: int, k: Columns) -> Numbe
     """Cycles of one step of all reductions: two FMAs and two loads a cycle, latency 4."""
     second, last = row_axes(c)
     rows, vectors = whole(k, "rw") * whole(k, "rh"), whole(k, "nv")
-    tiles = -(-c.vector.extent // (vectors * lanes)).astype(np.float64)
+    of_rows = np.ones(len(vectors))
     if last:
-        tiles = tiles * -(-last.extent // whole(k, "rw"))
+        of_rows = of_rows * -(-last.extent // whole(k, "rw"))
     if second:
-        tiles = tiles * -(-second.extent // whole(k, "rh"))
-    loads = rows * np.where(shares_vector(c), vectors, 1) + vectors
-    step = np.maximum(np.maximum(rows * vectors, 1.3 * loads) / 2, 4.0)
-    if _is_stream(c, target):
-        step = np.maximum(step, STREAM_CYCLES * vectors)
-    panel = prod(a.extent for a in c.reduce) * vectors * lanes * dtype_bytes(c.rhs.load.dtype)
-    from_l2 = np.where(panel > target.l1_bytes // 2, 0.6 * vectors, 0.0)
+        of_rows = of_rows * -(-second.extent // whole(k, "rh"))
+    count = panel_count(c.vector.extent, lanes)
+    tiles = of_rows * -(-count // vectors)
     if not target.has_few_registers and waits_for_stores(c, target):
         return _waiting_cycles(c, target, k, tiles)
-    cycles = tiles * (step + 0.02 * loads + from_l2)
+    if shares_vector(c) or _is_stream(c, target):
+        cycles = tiles * _step_cycles(c, target, lanes, rows, vectors)
+    else:  # a last panel of fewer vectors takes fewer, by code of its own
+        full, rest = np.divmod(count, vectors)
+        short = np.where(rest > 0, _step_cycles(c, target, lanes, rows, rest), 0.0)
+        cycles = of_rows * (full * _step_cycles(c, target, lanes, rows, vectors) + short)
+        cycles = cycles * np.where(rest > 0, SHORT_PANEL, 1.0)
     cycles = cycles * np.where((whole(k, "rh") > 1) & padded(c), 1.05, 1.0)
     cycles = cycles * _set_conflicts(c, target, k)
     if shares_vector(c):
@@ -216,6 +219,19 @@ def tile_cycles(c: Contraction, target: Target, lanes: int, k: Columns) -> Numbe
     elif target.has_few_registers:
         cycles = cycles * _beside_twelve_sums(c, rows, vectors)
     return cycles
+
+
+def _step_cycles(
+    c: Contraction, target: Target, lanes: int, rows: Numbers, vectors: Numbers
+) -> Numbers:
+    """Cycles of one step of a register tile."""
+    loads = rows * np.where(shares_vector(c), vectors, 1) + vectors
+    step = np.maximum(np.maximum(rows * vectors, 1.3 * loads) / 2, 4.0)
+    if _is_stream(c, target):
+        step = np.maximum(step, STREAM_CYCLES * vectors)
+    panel = prod(a.extent for a in c.reduce) * vectors * lanes * dtype_bytes(c.rhs.load.dtype)
+    from_l2 = np.where(panel > target.l1_bytes // 2, 0.6 * vectors, 0.0)
+    return step + 0.02 * loads + from_l2
 
 
 def _beside_twelve_sums(c: Contraction, rows: Numbers, vectors: Numbers) -> Numbers:
@@ -238,8 +254,10 @@ def config_cycles(c: Contraction, target: Target, lanes: int, config: Config) ->
     axes, vectors = row_axes(c), panel_count(c.vector.extent, lanes)
     others = prod(a.extent for a in (*c.rows, *c.outer) if a not in axes)
     steps = others * prod(a.extent for a in c.reduce)
-    whole_panels = panel_count(vectors, int(config["nv"])) * int(config["nv"])
-    return float(steps * tile_cycles(c, target, lanes, k)[0]) * vectors / whole_panels
+    cycles = float(steps * tile_cycles(c, target, lanes, k)[0])
+    if not shares_vector(c) and not _is_stream(c, target):
+        return cycles
+    return cycles * vectors / (panel_count(vectors, int(config["nv"])) * int(config["nv"]))
 
 
 def _window_cycles(

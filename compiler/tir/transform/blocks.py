@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from tunefarm.compiler.tir.affine import Ranges, conjunction, conjuncts, interval
-from tunefarm.compiler.tir.facts import variables
+from tunefarm.compiler.tir.affine import Ranges, conjunction, conjuncts, decide, interval
+from tunefarm.compiler.tir.facts import loops_below, variables
 from tunefarm.compiler.tir.ir import (
     Binary,
     Block,
@@ -14,6 +15,7 @@ from tunefarm.compiler.tir.ir import (
     Expr,
     If,
     Load,
+    LoopKind,
     PrimFunc,
     Select,
     Stmt,
@@ -29,19 +31,30 @@ def blocks_to_loops(program: PrimFunc, keep: frozenset[Buffer] = frozenset()) ->
     """Replace each block by its store under its predicate, and its init at the first values.
 
     A predicate that only guards padding lanes of a tile is dropped: the tile holds them, the
-    packed operands are padded with zeros, and whoever reads the tile has the predicate too.
+    packed operands are padded with zeros, and whoever reads the tile has the predicate too. One
+    that leaves whole vectors out stays on a processor: the last panel of 80 columns has one of two.
     Tiles in ``keep`` have no such lanes: what stores to them keeps its whole predicate.
     """
     ranges = loop_ranges(program.body)
     outputs = {*program.params, *keep}
+    loops = loops_below(program.body)
+    threads = any(loop.kind is LoopKind.THREAD for loop in loops)
+    lanes = {v.var for v in loops if v.kind is LoopKind.VECTORIZED and not threads}
+    firsts = {**ranges, **{lane: (0, 0) for lane in lanes}}
+
+    def dropped(part: Expr, store: Store) -> bool:
+        whole = variables(part).isdisjoint(lanes) or decide(part, firsts)
+        return bool(whole) and _droppable(part, store, ranges)
 
     def rule(stmt: Stmt) -> Stmt | None:
-        return _plain(stmt, ranges, outputs) if isinstance(stmt, Block) else None
+        return _plain(stmt, dropped, outputs) if isinstance(stmt, Block) else None
 
     return replace(program, body=transform_stmt(program.body, rule))
 
 
-def _plain(block: Block, ranges: Ranges, params: set[Buffer]) -> Stmt:
+def _plain(
+    block: Block, dropped: Callable[[Expr, Store], bool], params: set[Buffer]
+) -> Stmt:
     values = dict(zip((i.var for i in block.iters), block.bindings, strict=True))
     body = substitute_stmt(block.body, values)
     assert isinstance(body, Store)
@@ -52,7 +65,7 @@ def _plain(block: Block, ranges: Ranges, params: set[Buffer]) -> Stmt:
     shared = fixed & frozenset().union(*map(variables, spatial))
     if body.buffer not in params:
         stay = fixed | _ring_loop(body.buffer)
-        parts = [p for p in parts if variables(p) & stay or not _droppable(p, body, ranges)]
+        parts = [p for p in parts if variables(p) & stay or not dropped(p, body)]
     stmt = _skip_neutral_terms(body) if reduced else body
     if block.init is not None:
         # An element without a term still has its first value: what a predicate says of the
