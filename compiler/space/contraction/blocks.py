@@ -38,6 +38,7 @@ REREAD = 0.02  # of a kernel's time, for every halving of the blocks that its op
 MIN_COPY_ROWS = 64  # fewer do not repay a copy of the right operand
 RUN = 2  # panels of a block that tiles take in turn: the next tile reads other channels
 LINES_OF_A_GROUP = 2  # groups whose channels take fewer are read together with their neighbours
+LARGE_WEIGHTS = 1 << 18  # bytes, of all groups, that hints ask for
 UNEVEN = 1.1  # the work of the core that has most, over that of all alike
 WAY_BYTES = 1 << 16  # of a second level: addresses so far apart meet in one set
 EXPANSION = 4  # channels of a depthwise convolution over those of the block that it stands in
@@ -71,7 +72,8 @@ def default_blocks(
     pack_rhs = _pack_rhs(c, kernel, choices["pack_rhs"], mb < kernel.tiles)
     packed = packed_at_build(c) or pack_rhs == PACK_WHOLE
     # Few rows leave no time between two panels: the hardware's own prefetch does better.
-    hints = packed and kernel.weight_bytes >= 1 << 18 and kernel.rows >= 8
+    together = 1 if target.has_few_registers else prod(a.extent for a in groups_of(c))
+    hints = packed and kernel.weight_bytes * together >= LARGE_WEIGHTS and kernel.rows >= 8
     ahead = hints and order != GROUPS_INSIDE and 1 in choices["next_panel"]
     # Tiles in 16 registers read a panel faster than hints pay: more terms unrolled do better.
     within = ahead and kernel.deep and not target.has_few_registers

@@ -40,7 +40,7 @@ def blocks_to_loops(program: PrimFunc, keep: frozenset[Buffer] = frozenset()) ->
     loops = loops_below(program.body)
     threads = any(loop.kind is LoopKind.THREAD for loop in loops)
     lanes = {v.var for v in loops if v.kind is LoopKind.VECTORIZED and not threads}
-    firsts = {**ranges, **{lane: (0, 0) for lane in lanes}}
+    firsts = {**ranges, **dict.fromkeys(lanes, (0, 0))}
 
     def dropped(part: Expr, store: Store) -> bool:
         whole = variables(part).isdisjoint(lanes) or decide(part, firsts)
@@ -52,9 +52,7 @@ def blocks_to_loops(program: PrimFunc, keep: frozenset[Buffer] = frozenset()) ->
     return replace(program, body=transform_stmt(program.body, rule))
 
 
-def _plain(
-    block: Block, dropped: Callable[[Expr, Store], bool], params: set[Buffer]
-) -> Stmt:
+def _plain(block: Block, dropped: Callable[[Expr, Store], bool], params: set[Buffer]) -> Stmt:
     values = dict(zip((i.var for i in block.iters), block.bindings, strict=True))
     body = substitute_stmt(block.body, values)
     assert isinstance(body, Store)
