@@ -44,6 +44,8 @@ TAPS, PIXELS = "taps", "pixels"  # what is innermost of what is unrolled
 OPERANDS = 6  # registers beside the sums: weights of the taps across, and pixels
 OUTSIDE = 20.0  # cycles of a tile beside its sums, and
 READ = 1.2  # of each pixel that it reads
+WEIGHTS = 2  # registers beside the sums and a row of pixels
+SPILLED = 1.4  # times the cycles without these: 14 columns two apart took 1.5 × those of 7 (Zen 5)
 
 
 @lru_cache(maxsize=64)
@@ -124,11 +126,14 @@ def cycles(c: Contraction, target: Target, k: Columns) -> Numbers:
     wait for each other."""
     wide, columns = whole(k, "rw"), c.rows[-1].extent
     down, across, inputs = (axis.extent for axis in c.reduce)
-    read = down * (across + (wide - 1) * step_of(c, c.rows[-1]))
+    of_row = across + (wide - 1) * step_of(c, c.rows[-1])
+    read, held = down * of_row, wide + of_row + WEIGHTS
+    spilled = (held > target.vector_registers) & (not target.has_few_registers)
     step = np.maximum(wide / 2, LATENCY / target.product_clocks)
     tile = down * across * inputs * step + OUTSIDE + READ * read
     tiles = prod(axis.extent for axis in c.rows[:-1]) * -(-columns // wide)
-    return tile * tiles * (c.vector.extent // target.lanes("float32"))
+    vectors = c.vector.extent // target.lanes("float32")
+    return tile * tiles * vectors * np.where(spilled, SPILLED, 1.0)
 
 
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:

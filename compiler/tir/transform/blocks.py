@@ -37,14 +37,17 @@ def blocks_to_loops(program: PrimFunc, keep: frozenset[Buffer] = frozenset()) ->
     """
     ranges = loop_ranges(program.body)
     outputs = {*program.params, *keep}
-    loops = loops_below(program.body)
-    threads = any(loop.kind is LoopKind.THREAD for loop in loops)
-    lanes = {v.var for v in loops if v.kind is LoopKind.VECTORIZED and not threads}
-    firsts = {**ranges, **dict.fromkeys(lanes, (0, 0))}
+    kinds = {loop.var: loop.kind for loop in loops_below(program.body)}
+    serves_threads = LoopKind.THREAD in kinds.values()
+    firsts = {v: (0, 0) if k is LoopKind.VECTORIZED else ranges[v] for v, k in kinds.items()}
+
+    def leaves_vectors_out(part: Expr) -> bool:
+        found = {kinds.get(var) for var in variables(part)}
+        return found >= {LoopKind.VECTORIZED, LoopKind.UNROLLED} and not decide(part, firsts)
 
     def dropped(part: Expr, store: Store) -> bool:
-        whole = variables(part).isdisjoint(lanes) or decide(part, firsts)
-        return bool(whole) and _droppable(part, store, ranges)
+        kept = not serves_threads and leaves_vectors_out(part)
+        return not kept and _droppable(part, store, ranges)
 
     def rule(stmt: Stmt) -> Stmt | None:
         return _plain(stmt, dropped, outputs) if isinstance(stmt, Block) else None
