@@ -121,3 +121,26 @@ def test_the_default_suits_networks() -> None:
         config = config_space(Workload.from_function(function), AVX2).default
         assert config["sketch"] == "grouped"
         assert int(config["rw"]) >= 7
+
+
+@pytest.mark.parametrize(
+    ("width", "stride", "sketch"), [(8, 1, "grouped"), (8, 2, "grouped"), (16, 1, "contraction")]
+)
+def test_the_default_of_many_registers(width: int, stride: int, sketch: str) -> None:
+    """A group that fills a vector is a product of its own. Of others the sums and a row of the
+    pixels that they read stay in registers: 14 columns two apart took 1.5 × the time of seven."""
+    function = convolution(
+        (1, 56, 56), (3, 3), width, width, 32, padding=((1, 1), (1, 1)), strides=(stride, stride)
+    )
+    target = Target("llvm -mcpu=znver5")
+    config = config_space(Workload.from_function(function), target).default
+    assert config["sketch"] == sketch
+    columns = int(config["rw"])
+    assert columns + 3 + (columns - 1) * stride <= target.vector_registers
+
+
+def test_the_weights_of_all_groups_are_asked_for_ahead() -> None:
+    """Each of 32 groups of 32 channels has 37 KB."""
+    function = convolution((1, 7, 7), (3, 3), 32, 32, 32, padding=((1, 1), (1, 1)))
+    config = config_space(Workload.from_function(function), Target("llvm -mcpu=znver5")).default
+    assert config["next_panel"] == 1
