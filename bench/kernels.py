@@ -127,8 +127,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", nargs="?", default="resnet50", choices=[*ALL, "gemm"])
     parser.add_argument("--cores", type=int, default=1)
-    parser.add_argument("--db", default="", help="database of records")
-    parser.add_argument("--sketch", default="", help="compare with the default of this one")
+    beside = parser.add_mutually_exclusive_group()
+    beside.add_argument("--db", default="", help="database of records")
+    beside.add_argument("--sketch", default="", help="compare with the default of this one")
     options = parser.parse_args()
     neighbours = Neighbours()
     target = tunefarm.Target.host(options.cores)
@@ -153,7 +154,7 @@ def main() -> None:
             found = measure(calls, options.cores, pace)
             before, after = found["default"], found.get(other, found["default"])
             share = (workload.flops / before[1], workload.flops / after[1])
-            if is_meant(workload):
+            if is_meant(workload) and (other in found or not options.sketch):
                 shares.append(share)
             table.add_row(
                 label(workload), f"{before[0] * 1e6:.0f} µs", f"{100 * share[0]:.0f}%",
@@ -161,6 +162,8 @@ def main() -> None:
                 f"{before[0] / after[0]:.2f}x",
             )  # fmt: skip
     Console(width=120).print(table)
+    if not shares:
+        parser.error(f"no kernel of {options.model} has a sketch {options.sketch!r}")
     means = [statistics.geometric_mean(s) for s in zip(*shares, strict=True)]
     print(
         f"geometric mean share of peak, {len(shares)} kernels of 1x1, 3x3 and GEMM: "

@@ -163,6 +163,7 @@ def main() -> None:
         peer = tune_metaschedule(options.size, options.trials, options.seed)
         runs += [peer] if peer else []
     with Pace(len(os.sched_getaffinity(0))) as pace:
+        pace.steady(lambda: 0.0)  # waits for full speed
         show(runs, options.size, pace.peak_flops())
     print(neighbours.report())
     if not options.no_proposals:

@@ -73,6 +73,7 @@ _EXAMPLES = {
 }  # a few processors of each kind for messages
 MAX_CORES = 4096
 LINE_BYTES = 64  # of a cache
+SAME_SET_BYTES = 4096  # addresses so far apart end alike, and meet in one set of the first level
 _TEST_KINDS = frozenset({"sim"})
 _OPTIONS = ("mcpu", "mtriple", "num-cores", "mattr", "precision")
 _CUDA_OPTIONS = ("arch", "num-cores", "precision")

@@ -28,9 +28,13 @@ class Beats:
 
     def slowest(self) -> float:
         """Seconds of the loop on the core that takes longest."""
+        return max(self.seconds())
+
+    def seconds(self) -> list[float]:
+        """Seconds of the loop on each core, all at once."""
         if self._meeting.parties == 1:
-            return self._beat()
-        return max(self._threads.map(self._run, range(self._meeting.parties)))
+            return [self._beat()]
+        return list(self._threads.map(self._run, range(self._meeting.parties)))
 
     def close(self) -> None:
         """Let the threads end."""

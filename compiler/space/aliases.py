@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from tunefarm.compiler.target import LINE_BYTES
-
-SAME_SET_BYTES = 4096  # addresses so far apart end alike, and meet in one set of the first level
+from tunefarm.compiler.target import LINE_BYTES, SAME_SET_BYTES
 
 
 def rows_meet(apart: int, pixel: int) -> bool:

@@ -44,7 +44,7 @@ TAPS, PIXELS = "taps", "pixels"  # what is innermost of what is unrolled
 OPERANDS = 6  # registers beside the sums: weights of the taps across, and pixels
 OUTSIDE = 20.0  # cycles of a tile beside its sums, and
 READ = 1.2  # of each pixel that it reads
-WEIGHTS = 2  # registers beside the sums and a row of pixels
+WEIGHTS = 2  # registers beside the sums and all pixels of a row, more of which would be spilled
 SPILLED = 1.4  # times the cycles without these: 14 columns two apart took 1.5 × those of 7 (Zen 5)
 
 
@@ -61,10 +61,16 @@ def grouped_of(function: Function, lanes: int) -> Contraction | None:
 
 
 def _fits(image: Call, lanes: int) -> bool:
+    groups, inputs, outputs = _of_groups(image)
+    fills = lanes % outputs == 0 and groups * outputs % lanes == 0
+    return fills and groups > 1 and inputs > 1
+
+
+def _of_groups(image: Call) -> tuple[int, int, int]:
+    """How many groups a convolution has, and the inputs and outputs of each."""
     groups, (*_, inputs, channels) = image.attrs["groups"], tensor_type(image.args[1]).shape
     assert isinstance(groups, int)
-    fills = lanes % (channels // groups) == 0 and channels % lanes == 0
-    return fills and groups > 1 and inputs > 1
+    return groups, inputs, channels // groups
 
 
 def space(function: Function, target: Target) -> SketchSpace | None:
@@ -94,19 +100,17 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         constraints,
         {"sketch": NAME, **found, "inner": TAPS},
         lambda k: _nest(c, target, lanes, k),
-        preferred=target.has_few_registers or not _fill_vectors(function, lanes),
+        preferred=_is_preferred(function, target),
     )
 
 
-def _fill_vectors(function: Function, lanes: int) -> bool:
-    """Whether each group's outputs are a vector, whose lanes all take the same input: in enough
-    registers a product of each group takes 0.85 to 0.99 × the time, with weights from memory 0.84
-    to 0.99 (seven layers of 16 channels, Zen 5)."""
+def _is_preferred(function: Function, target: Target) -> bool:
+    """Not where a group's outputs are a vector of AVX-512, whose lanes all take the same input: a
+    product of each group takes 0.85 to 0.99 × the time, with weights from memory 0.84 to 0.99
+    (seven layers of 16 channels, Zen 5)."""
     anchor = find_anchor(function)
     assert anchor is not None
-    groups, channels = anchor.attrs["groups"], tensor_type(anchor.args[1]).shape[-1]
-    assert isinstance(groups, int)
-    return channels == groups * lanes
+    return not target.has_avx512 or _of_groups(anchor)[2] < target.lanes("float32")
 
 
 def _constraints(c: Contraction, target: Target) -> tuple[Constraint, ...]:

@@ -87,14 +87,14 @@ class Buffer:
     "local" (a tile on the stack), "register" (a tile whose elements become SSA values), "tile" (in
     registers of a matrix unit) or "shared" (one array for all threads of a block). ``padding``
     elements are added to each row when the buffer is placed, so that rows do not meet in the same
-    cache set; one with ``planes_apart`` then gets a row more where its planes (the last two
-    dimensions) would. Of ``copies`` 2, lowering fills one while the other is read; a GPU's, of
-    more, all others. Lowering gives a buffer with a ``ring`` no more rows than that says, and one
-    ``by_lines`` rows of whole lines of the cache, of which vectors that begin inside one are put
-    together. A vector of one ``joined`` that lies in two which were loaded is put together from
-    those. The compiler moves no loads and stores across stores to one ``ordered``. A GPU's shared
-    one that is ``swizzled`` has the 16 bytes of its rows in an order by which those of eight rows
-    meet in no bank."""
+    cache set; one with ``planes_apart`` then gets a row more, or each row a line, where its planes
+    (the last two dimensions) would. Of ``copies`` 2, lowering fills one while the other is read; a
+    GPU's, of more, all others. Lowering gives a buffer with a ``ring`` no more rows than that says,
+    and one ``by_lines`` rows of whole lines of the cache, of which vectors that begin inside one
+    are put together. A vector of one ``joined`` that lies in two which were loaded is put together
+    from those. The compiler moves no loads and stores across stores to one ``ordered``. A GPU's
+    shared one that is ``swizzled`` has the 16 bytes of its rows in an order by which those of eight
+    rows meet in no bank."""
 
     name: str
     shape: tuple[int, ...]

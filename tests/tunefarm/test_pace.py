@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 from collections.abc import Callable, Iterable
 
 import pytest
@@ -79,6 +80,30 @@ def test_the_peak_is_the_median_of_the_turns_since_it_was_asked_for() -> None:
             pace.steady(lambda: 3.0)
         assert pace.peak_flops() == pytest.approx(flops / (1.02 * FULL_S))
         assert pace.peak_flops() == pytest.approx(flops / FULL_S)  # now: no turn was taken
+
+
+def test_the_peak_of_a_turn_that_stays_slow_is_that_of_the_time_that_stands() -> None:
+    turns = iter([6.0, 4.0, *[7.0] * TRIES])
+    looks = [(1, FULL_S), (1, 3 * SLOW_S), (1, FULL_S), (1, SLOW_S)]
+    looks += [(1, FULL_S), (1, 3 * SLOW_S)] * TRIES
+    with Pace(1, beats(*looks)) as pace:
+        assert pace.steady(turns.__next__) == 4.0
+        assert pace.peak_flops() == pytest.approx(reference_flops(Target.host().mcpu) / SLOW_S)
+
+
+def test_the_peak_of_two_cores_is_what_each_of_them_does() -> None:
+    own = threading.local()
+    first = itertools.count()
+
+    def beat() -> float:
+        if not hasattr(own, "seconds"):
+            own.seconds = (FULL_S, 2 * FULL_S)[next(first)]
+        return float(own.seconds)
+
+    with Pace(2, beat) as pace:
+        pace.steady(lambda: 3.0)
+        rate = pace.peak_flops() * FULL_S / reference_flops(Target.host().mcpu)
+    assert rate == pytest.approx(1.5)
 
 
 def test_all_cores_run_the_loop_at_once() -> None:

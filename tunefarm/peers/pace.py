@@ -61,6 +61,15 @@ class Turns:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """The middle one of some looks at the loop: its seconds on the core that is slowest now, and
+    how many of them all cores do in a second."""
+
+    slowest_s: float
+    rate: float
+
+
 class Pace(AbstractContextManager["Pace"]):
     """The speed of multiply-adds on ``cores`` cores at once, against the best seen so far.
 
@@ -79,10 +88,9 @@ class Pace(AbstractContextManager["Pace"]):
         self.turns = Turns()
         self._exchange = exchange
         self._beats = Beats(beat or _loop_of_this_host(), cores)
-        self._best_s = self._recent_s = min(self._slowest() for _ in range(CALIBRATIONS))
+        self._best_s = self._recent_s = min(self._look().slowest_s for _ in range(CALIBRATIONS))
         self._patience_s = patience_s
-        self._cores = cores
-        self._found: list[float] = []
+        self._rates: list[float] = []
 
     def __exit__(
         self,
@@ -94,17 +102,17 @@ class Pace(AbstractContextManager["Pace"]):
 
     def is_full(self) -> bool:
         """Whether each of the cores multiplies at (nearly) the best speed seen."""
-        return self._is_full(self._slowest())
+        return self._is_full(self._look())
 
     def peak_flops(self) -> float:
         """FLOP/s of independent multiply-adds of float32 on all cores, in the median of the turns
-        since this was last asked (now, without any).
+        since this was last asked, each at the time whose result stands (now, without any).
 
         The clock moves by some percent from one millisecond to the next: beside the best moment of
         such a loop, the median of a kernel's times would look slower than it is.
         """
-        found, self._found = self._found or [self._slowest()], []
-        return self._cores * _flops_of_the_loop() / statistics.median(found)
+        rates, self._rates = self._rates or [self._look().rate], []
+        return _flops_of_the_loop() * statistics.median(rates)
 
     def steady(self, measure: Callable[[], float]) -> float:
         """What ``measure()`` tells, of a time with full speed before it and after it; the least of
@@ -116,21 +124,26 @@ class Pace(AbstractContextManager["Pace"]):
         return seconds
 
     def _at_full_speed(self, measure: Callable[[], float]) -> float:
-        found = []
+        found: list[tuple[float, float]] = []  # seconds, and the rate of the loop behind them
         self._recent_s = math.inf
         for attempt in range(TRIES):
             self.turns.repeated += attempt == 1
             waited = self._wait()
-            found.append(measure())
-            slowest_s = self._slowest()
-            if self._is_full(slowest_s) and waited:
-                self._found.append(slowest_s)
-                return found[-1]
+            seconds, look = measure(), self._look()
+            found.append((seconds, look.rate))
+            if self._is_full(look) and waited:
+                return self._kept(found[-1])
             if self._patience_s <= 0:
                 break
         self.turns.slow += 1
         self._best_s = self._recent_s
-        return min(found)
+        return self._kept(min(found))
+
+    def _kept(self, turn: tuple[float, float]) -> float:
+        """The seconds of a turn that stands."""
+        seconds, rate = turn
+        self._rates.append(rate)
+        return seconds
 
     def _wait(self) -> bool:
         begin = time.perf_counter()
@@ -141,15 +154,17 @@ class Pace(AbstractContextManager["Pace"]):
         self._patience_s -= time.perf_counter() - begin
         return is_full
 
-    def _is_full(self, seconds: float) -> bool:
-        """``is_full`` of a look at the loop."""
-        self._best_s = min(self._best_s, seconds)
-        self._recent_s = min(self._recent_s, seconds)
-        return seconds * FULL_SHARE <= self._best_s
+    def _is_full(self, look: _Look) -> bool:
+        self._best_s = min(self._best_s, look.slowest_s)
+        self._recent_s = min(self._recent_s, look.slowest_s)
+        return look.slowest_s * FULL_SHARE <= self._best_s
 
-    def _slowest(self) -> float:
-        """Seconds of the loop on the core that is slowest now, of some looks the middle one."""
-        return statistics.median(self._beats.slowest() for _ in range(LOOPS))
+    def _look(self) -> _Look:
+        looks = [self._beats.seconds() for _ in range(LOOPS)]
+        return _Look(
+            statistics.median(map(max, looks)),
+            statistics.median(sum(1 / s for s in seconds) for seconds in looks),
+        )
 
 
 def _loop_of_this_host() -> Callable[[], float]:

@@ -13,7 +13,6 @@ from functools import cached_property
 from itertools import pairwise
 from math import gcd, log2, prod
 
-from tunefarm.compiler.space.aliases import SAME_SET_BYTES
 from tunefarm.compiler.space.analysis import Contraction
 from tunefarm.compiler.space.contraction.shape import (
     GROUPS_INSIDE,
@@ -31,16 +30,18 @@ from tunefarm.compiler.space.contraction.shape import (
     waits_for_stores,
 )
 from tunefarm.compiler.space.product_cycles import moved_cycles
-from tunefarm.compiler.target import LINE_BYTES, Target, dtype_bytes
+from tunefarm.compiler.target import LINE_BYTES, SAME_SET_BYTES, Target, dtype_bytes
 
 TASK_CYCLES = 300.0  # of the pool, for each block that it hands out
 REREAD = 0.02  # of a kernel's time, for every halving of the blocks that its operands are read by
 MIN_COPY_ROWS = 64  # fewer do not repay a copy of the right operand
 RUN = 2  # panels of a block that tiles take in turn: the next tile reads other channels
 LINES_OF_A_GROUP = 2  # groups whose channels take fewer are read together with their neighbours
-LARGE_WEIGHTS = 1 << 18  # bytes, of all groups, that hints ask for
+LARGE_WEIGHTS = (
+    1 << 18
+)  # bytes that hints ask for; of all groups, in 16 registers of one (not timed)
 UNEVEN = 1.1  # the work of the core that has most, over that of all alike
-WAY_BYTES = 1 << 16  # of a second level: addresses so far apart meet in one set
+L2_WAY_BYTES = 1 << 16  # addresses so far apart meet in one set of the second level
 EXPANSION = 4  # channels of a depthwise convolution over those of the block that it stands in
 
 
@@ -351,7 +352,7 @@ def _left_row_bytes(c: Contraction) -> float:
     if second is None or last is None or taps(c, second) * taps(c, last) > 1:
         return pixel
     apart = bytes_apart(c, last)
-    return last.extent * max(pixel, gcd(apart, WAY_BYTES) if apart else 0)
+    return last.extent * max(pixel, gcd(apart, L2_WAY_BYTES) if apart else 0)
 
 
 def _sizes(extent: int, block: int) -> list[int]:

@@ -7,7 +7,6 @@ from math import gcd, prod
 
 import numpy as np
 from tunefarm.compiler.processors import X86_64
-from tunefarm.compiler.space.aliases import SAME_SET_BYTES
 from tunefarm.compiler.space.analysis import Contraction
 from tunefarm.compiler.space.columns import Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, Value
@@ -29,7 +28,7 @@ from tunefarm.compiler.space.contraction.shape import (
     whole_window,
 )
 from tunefarm.compiler.space.product_cycles import LOADS, latency_of
-from tunefarm.compiler.target import LINE_BYTES, Target, dtype_bytes
+from tunefarm.compiler.target import LINE_BYTES, SAME_SET_BYTES, Target, dtype_bytes
 
 # Multiply-adds of an unrolled body: twice as many take LLVM twice as long and run no faster (28 of
 # one step hide a loop's three instructions), and long ones it may spill.
@@ -184,21 +183,21 @@ def tile_cycles(c: Contraction, target: Target, lanes: int, k: Columns) -> Numbe
     """Cycles of one step of all reductions: two FMAs and two loads a cycle, latency 4."""
     second, last = row_axes(c)
     rows, vectors = whole(k, "rw") * whole(k, "rh"), whole(k, "nv")
-    of_rows = np.ones(len(vectors))
+    row_tiles = np.ones(len(vectors))
     if last:
-        of_rows = of_rows * -(-last.extent // whole(k, "rw"))
+        row_tiles = row_tiles * -(-last.extent // whole(k, "rw"))
     if second:
-        of_rows = of_rows * -(-second.extent // whole(k, "rh"))
+        row_tiles = row_tiles * -(-second.extent // whole(k, "rh"))
     count = panel_count(c.vector.extent, lanes)
-    tiles = of_rows * -(-count // vectors)
+    tiles = row_tiles * -(-count // vectors)
     if not target.has_few_registers and waits_for_stores(c, target):
         return _waiting_cycles(c, target, k, tiles)
-    if shares_vector(c) or _is_stream(c, target):
+    if _has_whole_panels(c, target):
         cycles = tiles * _step_cycles(c, target, lanes, rows, vectors)
     else:  # a last panel of fewer vectors takes fewer, by code of its own
         full, rest = np.divmod(count, vectors)
         short = np.where(rest > 0, _step_cycles(c, target, lanes, rows, rest), 0.0)
-        cycles = of_rows * (full * _step_cycles(c, target, lanes, rows, vectors) + short)
+        cycles = row_tiles * (full * _step_cycles(c, target, lanes, rows, vectors) + short)
         cycles = cycles * np.where(rest > 0, SHORT_PANEL, 1.0)
     cycles = cycles * np.where((whole(k, "rh") > 1) & padded(c), 1.05, 1.0)
     cycles = cycles * _set_conflicts(c, target, k)
@@ -219,6 +218,11 @@ def tile_cycles(c: Contraction, target: Target, lanes: int, k: Columns) -> Numbe
     elif target.has_few_registers:
         cycles = cycles * _beside_twelve_sums(c, rows, vectors)
     return cycles
+
+
+def _has_whole_panels(c: Contraction, target: Target) -> bool:
+    """Whether ``tile_cycles`` counts a last panel of fewer vectors as one of all."""
+    return shares_vector(c) or _is_stream(c, target)
 
 
 def _step_cycles(
@@ -255,7 +259,7 @@ def config_cycles(c: Contraction, target: Target, lanes: int, config: Config) ->
     others = prod(a.extent for a in (*c.rows, *c.outer) if a not in axes)
     steps = others * prod(a.extent for a in c.reduce)
     cycles = float(steps * tile_cycles(c, target, lanes, k)[0])
-    if not shares_vector(c) and not _is_stream(c, target):
+    if not _has_whole_panels(c, target):
         return cycles
     return cycles * vectors / (panel_count(vectors, int(config["nv"])) * int(config["nv"]))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from math import gcd
 
 import numpy as np
-from tunefarm.compiler.space.aliases import SAME_SET_BYTES, rows_meet
+from tunefarm.compiler.space.aliases import rows_meet
 from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Access, Columns, Config, Constraint, Knob, Nest
 from tunefarm.compiler.space.contraction.knobs import up_to
@@ -14,7 +14,7 @@ from tunefarm.compiler.space.depthwise_winograd.program import TAPS, TILE, Depth
 from tunefarm.compiler.space.product_cycles import FORK_CYCLES
 from tunefarm.compiler.space.winograd.knobs import BLOCK_PANELS
 from tunefarm.compiler.space.winograd.transforms import transforms
-from tunefarm.compiler.target import LINE_BYTES, Target
+from tunefarm.compiler.target import LINE_BYTES, SAME_SET_BYTES, Target
 
 NAME, VERSION = "depthwise_winograd", 1
 

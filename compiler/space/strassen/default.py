@@ -32,9 +32,10 @@ from tunefarm.compiler.space.strassen.program import Product
 from tunefarm.compiler.target import Target
 
 HELD_BYTES = {1: 7 << 17, 2: 7 << 18}  # of a block, by levels
-# The same where the third level is near: of 26 products with long sums such blocks take 0.96 × the
-# time on one core, 0.95 on two and, of weights from memory, 0.94 and 0.95 (Zen 5).
-NEAR_BYTES = 3 << 20
+# The same of both where the third level is near: of 26 products with long sums such blocks take
+# 0.96 × the time on one core, 0.95 on two and, of weights from memory, 0.94 and 0.95 (Zen 5). All
+# cores' blocks take a part of what it keeps.
+NEAR_BYTES, NEAR_SHARE = 3 << 20, 0.25
 LEFT_CYCLES = {1: 8.0, 2: 50.0}  # of a vector of all left operands of a group of rows, by levels
 COPIED_BYTES = 12.0  # a cycle, of a variable right operand that is read and written packed
 RESULT_CYCLES = {1: 15.0, 2: 100.0}  # of a vector of all results: products stored, read and added
@@ -165,7 +166,10 @@ def direct_cycles(p: Product, target: Target) -> float:
 def default_of(p: Product, target: Target) -> tuple[Mapping[str, str | int], float]:
     """The config of the fewest cycles in the model, and their number."""
     choices = {k.name: k.choices for k in knobs_of(p)}
-    most = NEAR_BYTES if target.has_near_last_cache else HELD_BYTES[p.levels]
+    most = HELD_BYTES[p.levels]
+    if target.has_near_last_cache:
+        share = int(NEAR_SHARE * target.kept_bytes) // target.num_cores
+        most = max(most, min(NEAR_BYTES, share))
     small = Constraint("small blocks", lambda k: held_bytes(p, k) <= most)
     found, estimate = cheapest(
         {n: choices[n] for n in ("mb", "nb", "rw", "nv")},

@@ -12,9 +12,8 @@ from tunefarm.compiler.space.winograd.convolution import Convolution
 from tunefarm.compiler.space.winograd.counts import panels_of, points, tile_columns, tile_rows
 from tunefarm.compiler.space.winograd.ends import fewer_products
 from tunefarm.compiler.space.winograd.transforms import phases
-from tunefarm.compiler.target import Target
+from tunefarm.compiler.target import SAME_SET_BYTES, Target
 
-WAY_BYTES = 4096  # addresses that far apart share a set of the first cache
 BY_GROUP = 2  # of the knob ``by_row``: products of a register tile, of one row, are held at once
 BY_COLUMN = 3  # of a column of their points alone, in registers
 PLANES_OF_SET = 6  # half of its ways
@@ -105,7 +104,7 @@ def product_padding(c: Convolution, lanes: int, k: Columns) -> Numbers:
     """Elements between the rows of products: none, or a vector, if the planes of a tile's points
     would meet in few sets; the planes of a register tile lie in the first cache as a whole."""
     plane = multiplied_tiles(c, k) * whole(k, "nv") * lanes * 4
-    meeting = points(c, k) * np.gcd(plane, WAY_BYTES) // WAY_BYTES
+    meeting = points(c, k) * np.gcd(plane, SAME_SET_BYTES) // SAME_SET_BYTES
     padded = (meeting > PLANES_OF_SET) & (whole(k, "by_row") < BY_GROUP)
     return np.where(padded, lanes, 0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tunefarm.compiler.space.columns import Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Columns, Config
-from tunefarm.compiler.space.product_cycles import overlapped, task_cycles, weight_rates
+from tunefarm.compiler.space.product_cycles import LOADS, overlapped, task_cycles, weight_rates
 from tunefarm.compiler.space.winograd.convolution import Convolution
 from tunefarm.compiler.space.winograd.default import (
     L1_SHARE,
@@ -34,7 +34,7 @@ CROWDED = 1.12  # times the cycles, where they exceed that
 L2_BYTES = 26.0  # that come from the second cache in a clock (Zen 4)
 ADDITIONS = 96  # of nine taps for all points
 TAPS_READ = 42  # vectors of them, by the points of columns: 3 of the outer ones, 9 of the others
-LOADED = 1.04  # of a multiply-add, what a load takes (Zen 5)
+LOADED = 1.04  # of a multiply-add, what a load takes with AVX-512 (Zen 5)
 ADDED = 0.15  # of a multiply-add, what an addition takes where it has ports of its own
 TOGETHER = 1.2  # times the cycles, where additions take those of multiply-adds (Emerald Rapids)
 
@@ -66,9 +66,11 @@ def _term_cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numb
     number, read = products(c), groups(c, k)
     added, together = (ADDED, 1.0) if target.adds_apart else (1.0, TOGETHER)
     multiplied = number + added * ADDITIONS * read
-    loaded = LOADED / target.product_clocks * (number + TAPS_READ * read)
+    loads = LOADED if target.has_avx512 else LOADS
+    loaded = loads / target.product_clocks * (number + TAPS_READ * read)
     held = panel_bytes(c, lanes, k) <= L1_SHARE * target.l1_bytes
-    taken = np.where(held & (target.product_clocks == 1), TAPS**2, TAPS_READ)
+    waits = target.has_avx512 and target.product_clocks == 1
+    taken = np.where(waits & held, TAPS**2, TAPS_READ)
     taps = taken * read * 4 * lanes / target.beside_products(L2_BYTES)
     return together * overlapped(np.maximum(multiplied, loaded) / 2, taps)
 

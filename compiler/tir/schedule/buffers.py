@@ -39,6 +39,8 @@ def set_scope(
     old = written_buffer(find_block(program, block))
     if old not in program.buffers:
         raise ScheduleError(f"{old.name} is not an intermediate buffer; its scope is fixed")
+    if planes_apart and len(old.shape) < 3:
+        raise ScheduleError(f"{old.name} has no planes: its shape is {old.shape}")
     new = replace(
         old, scope=checked_scope(scope), padding=padding, planes_apart=planes_apart,
         by_lines=by_lines,

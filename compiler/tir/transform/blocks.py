@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from tunefarm.compiler.tir.affine import Ranges, conjunction, conjuncts, decide, interval
+from tunefarm.compiler.tir.affine import (
+    Ranges,
+    at_least_zero,
+    conjunction,
+    conjuncts,
+    decide,
+    interval,
+)
 from tunefarm.compiler.tir.facts import loops_below, variables
 from tunefarm.compiler.tir.ir import (
     Binary,
@@ -24,7 +31,7 @@ from tunefarm.compiler.tir.ir import (
     binary,
 )
 from tunefarm.compiler.tir.schedule.tree import loop_ranges
-from tunefarm.compiler.tir.visit import loads_of, seq, substitute_stmt, transform_stmt
+from tunefarm.compiler.tir.visit import loads_of, seq, substitute, substitute_stmt, transform_stmt
 
 
 def blocks_to_loops(program: PrimFunc, keep: frozenset[Buffer] = frozenset()) -> PrimFunc:
@@ -32,30 +39,29 @@ def blocks_to_loops(program: PrimFunc, keep: frozenset[Buffer] = frozenset()) ->
 
     A predicate that only guards padding lanes of a tile is dropped: the tile holds them, the
     packed operands are padded with zeros, and whoever reads the tile has the predicate too. One
-    that leaves whole vectors out stays on a processor: the last panel of 80 columns has one of two.
+    that leaves whole vectors out stays on a processor, for those alone: the last panel of 80
+    columns has one of two.
     Tiles in ``keep`` have no such lanes: what stores to them keeps its whole predicate.
     """
     ranges = loop_ranges(program.body)
     outputs = {*program.params, *keep}
     kinds = {loop.var: loop.kind for loop in loops_below(program.body)}
     serves_threads = LoopKind.THREAD in kinds.values()
-    firsts = {v: (0, 0) if k is LoopKind.VECTORIZED else ranges[v] for v, k in kinds.items()}
 
-    def leaves_vectors_out(part: Expr) -> bool:
-        found = {kinds.get(var) for var in variables(part)}
-        return found >= {LoopKind.VECTORIZED, LoopKind.UNROLLED} and not decide(part, firsts)
-
-    def dropped(part: Expr, store: Store) -> bool:
-        kept = not serves_threads and leaves_vectors_out(part)
-        return not kept and _droppable(part, store, ranges)
+    def remaining(part: Expr, store: Store) -> Expr | None:
+        if not _droppable(part, store, ranges):
+            return part
+        return None if serves_threads else _vectors_left_out(part, kinds, ranges)
 
     def rule(stmt: Stmt) -> Stmt | None:
-        return _plain(stmt, dropped, outputs) if isinstance(stmt, Block) else None
+        return _plain(stmt, remaining, outputs) if isinstance(stmt, Block) else None
 
     return replace(program, body=transform_stmt(program.body, rule))
 
 
-def _plain(block: Block, dropped: Callable[[Expr, Store], bool], params: set[Buffer]) -> Stmt:
+def _plain(
+    block: Block, remaining: Callable[[Expr, Store], Expr | None], params: set[Buffer]
+) -> Stmt:
     values = dict(zip((i.var for i in block.iters), block.bindings, strict=True))
     body = substitute_stmt(block.body, values)
     assert isinstance(body, Store)
@@ -66,7 +72,8 @@ def _plain(block: Block, dropped: Callable[[Expr, Store], bool], params: set[Buf
     shared = fixed & frozenset().union(*map(variables, spatial))
     if body.buffer not in params:
         stay = fixed | _ring_loop(body.buffer)
-        parts = [p for p in parts if variables(p) & stay or not dropped(p, body)]
+        asked = (p if variables(p) & stay else remaining(p, body) for p in parts)
+        parts = [p for p in asked if p is not None]
     stmt = _skip_neutral_terms(body) if reduced else body
     if block.init is not None:
         # An element without a term still has its first value: what a predicate says of the
@@ -99,6 +106,20 @@ def _droppable(part: Expr, store: Store, ranges: Ranges) -> bool:
             if low < 0 or high >= size:
                 return False
     return True
+
+
+def _vectors_left_out(part: Expr, kinds: Mapping[Var, LoopKind], ranges: Ranges) -> Expr | None:
+    """What a part of a predicate says of the first lanes of a tile's vectors; None if it leaves no
+    vector out: then all lanes may run."""
+    form, found = at_least_zero(part), variables(part)
+    lanes = [v for v in found if kinds.get(v) is LoopKind.VECTORIZED]
+    plain = form is not None and all(type(atom) is Var for _, atom in form.terms.values())
+    if form is None or not plain or not any(kinds.get(v) is LoopKind.UNROLLED for v in found):
+        return None
+    if not lanes or any(form.coefficient(lane) >= 0 for lane in lanes):
+        return None
+    first = substitute(part, dict.fromkeys(lanes, Const(0)))
+    return None if decide(first, ranges) else first
 
 
 _NEUTRAL = {"add": 0.0, "max": float("-inf"), "maxnum": float("-inf"), "min": float("inf")}

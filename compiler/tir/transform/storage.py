@@ -9,7 +9,7 @@ from math import gcd
 from types import MappingProxyType
 from typing import TypeAlias
 
-from tunefarm.compiler.target import LINE_BYTES, dtype_bytes
+from tunefarm.compiler.target import LINE_BYTES, SAME_SET_BYTES, dtype_bytes
 from tunefarm.compiler.tir.affine import Affine, affine, element_offset, interval, key_of
 from tunefarm.compiler.tir.facts import KEPT, buffers_read, uses
 from tunefarm.compiler.tir.ir import (
@@ -41,8 +41,7 @@ from tunefarm.compiler.tir.visit import (
     with_body,
 )
 
-WAY_BYTES = 4096  # addresses so far apart meet in one set of a first cache
-LEAST_SETS = 8  # of it, that planes beside each other should be in
+LEAST_SETS = 8  # of a first cache, that planes beside each other should be in
 
 Threads: TypeAlias = Mapping[Var, tuple[int, int]]
 """The threads around that share a buffer, and their ranges."""
@@ -188,9 +187,18 @@ def _on_lines(base: Affine, extent: int, dtype: str) -> tuple[Affine, int]:
     return base + Affine(-room, {}), extent + room
 
 
-def _meet(plane_bytes: int) -> bool:
-    """Whether the same place of many planes is in few sets of a first cache."""
-    return gcd(plane_bytes, WAY_BYTES) * LEAST_SETS > WAY_BYTES
+def _apart(shape: Sequence[int], dtype: str) -> list[int]:
+    """A shape of planes that do not meet in few sets of a first cache: with a row more, and if a
+    row is so long that this changes nothing, a line more in each."""
+    *outer, rows, row = shape
+    line = LINE_BYTES // dtype_bytes(dtype)
+
+    def meet(rows: int, row: int) -> bool:
+        plane = rows * row * dtype_bytes(dtype)
+        return gcd(plane, SAME_SET_BYTES) * LEAST_SETS > SAME_SET_BYTES
+
+    choices = ((rows, row), (rows + 1, row), (rows + 1, row + line))
+    return [*outer, *next((c for c in choices if not meet(*c)), choices[0])]
 
 
 def _place_in(body: Stmt, buffer: Buffer, sizes: Sequence[int], threads: Threads) -> _Place:
@@ -224,8 +232,8 @@ def _place_in(body: Stmt, buffer: Buffer, sizes: Sequence[int], threads: Threads
         shape[-1] += buffer.padding
         line = LINE_BYTES // dtype_bytes(buffer.dtype) if buffer.by_lines else 1
         shape[-1] = -(-shape[-1] // line) * line
-    if buffer.planes_apart and _meet(shape[-2] * shape[-1] * dtype_bytes(buffer.dtype)):
-        shape[-2] += 1
+    if buffer.planes_apart:
+        shape = _apart(shape, buffer.dtype)
     whole = tuple(shape) == buffer.shape and not buffer.padding and ring is None
     new = (
         buffer
