@@ -101,13 +101,13 @@ class Buffer:
     dtype: str = "float32"
     scope: str = "global"
     padding: int = 0
-    planes_apart: bool = False
     copies: int = 1
     ring: Ring | None = None
     by_lines: bool = False
     joined: bool = False
     ordered: bool = False
     swizzled: bool = False
+    planes_apart: bool = False
 
     __repr__ = short_repr
 
