@@ -6,9 +6,10 @@ import math
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,6 +35,7 @@ from tunefarm.worker.device import DeviceOptions, OpenDevice, open_device
 from tunefarm.worker.measure import Pace, Session, Times, impossible, time_one
 from tunefarm.worker.problem import error_bound, pose
 from tunefarm.worker.roofline import executed_operations, inner_share
+from tunefarm.worker.wire import Frame
 
 TARGET = Target.host(1)
 
@@ -137,6 +139,27 @@ def test_time_in_which_the_machine_stood_still_counts_against_no_trial(
     default = space_of(workload).default
     assert measure(host, workload, default, trial_s=-20.0).ok
     assert measure(host, workload, default, trial_s=-20.0).error is ErrorKind.RUN_TIMEOUT
+
+
+def test_a_long_call_before_the_timed_one_is_no_lie(
+    host: OpenDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that brings the operands back may take longer than the timed one: finals of kernels of
+    10 ms and more, with weights from memory, were refused."""
+    ask = Session._call
+
+    def slow_to_begin(
+        self: Session, header: Mapping[str, object], *rest: Any, **more: Any
+    ) -> Frame:
+        frame = ask(self, header, *rest, **more)
+        time.sleep(0.1 if header.get("discard") else 0.0)
+        return frame
+
+    monkeypatch.setattr(Session, "_call", slow_to_begin)
+    workload = product(512)
+    slow = {**space_of(workload).sketch("contraction").default, "rw": 1, "nv": 1}
+    trial = measure(host, workload, slow, (slow,), paired_rounds=2, paired_blocks=1)
+    assert [len(row) for row in trial.paired_times_s] == [2, 2], trial
 
 
 def test_a_final_times_all_configs_equally_often(host: OpenDevice) -> None:
