@@ -179,8 +179,11 @@ def _is_stream(c: Contraction, target: Target) -> bool:
     return prod(a.extent for a in (*c.rows, *c.outer)) == 1 and weights > target.l2_bytes
 
 
-def tile_cycles(c: Contraction, target: Target, lanes: int, k: Columns) -> Numbers:
-    """Cycles of one step of all reductions: two FMAs and two loads a cycle, latency 4."""
+def tile_cycles(
+    c: Contraction, target: Target, lanes: int, k: Columns, whole_panels: bool = False
+) -> Numbers:
+    """Cycles of one step of all reductions: two FMAs and two loads a cycle, latency 4. A last panel
+    of fewer vectors counts as one of all if ``whole_panels``, or in 16 registers (not timed)."""
     second, last = row_axes(c)
     rows, vectors = whole(k, "rw") * whole(k, "rh"), whole(k, "nv")
     row_tiles = np.ones(len(vectors))
@@ -192,7 +195,7 @@ def tile_cycles(c: Contraction, target: Target, lanes: int, k: Columns) -> Numbe
     tiles = row_tiles * -(-count // vectors)
     if not target.has_few_registers and waits_for_stores(c, target):
         return _waiting_cycles(c, target, k, tiles)
-    if _has_whole_panels(c, target):
+    if whole_panels or shares_vector(c) or _is_stream(c, target) or target.has_few_registers:
         cycles = tiles * _step_cycles(c, target, lanes, rows, vectors)
     else:  # a last panel of fewer vectors takes fewer, by code of its own
         full, rest = np.divmod(count, vectors)
@@ -218,11 +221,6 @@ def tile_cycles(c: Contraction, target: Target, lanes: int, k: Columns) -> Numbe
     elif target.has_few_registers:
         cycles = cycles * _beside_twelve_sums(c, rows, vectors)
     return cycles
-
-
-def _has_whole_panels(c: Contraction, target: Target) -> bool:
-    """Whether ``tile_cycles`` counts a last panel of fewer vectors as one of all."""
-    return shares_vector(c) or _is_stream(c, target)
 
 
 def _step_cycles(
@@ -258,9 +256,7 @@ def config_cycles(c: Contraction, target: Target, lanes: int, config: Config) ->
     axes, vectors = row_axes(c), panel_count(c.vector.extent, lanes)
     others = prod(a.extent for a in (*c.rows, *c.outer) if a not in axes)
     steps = others * prod(a.extent for a in c.reduce)
-    cycles = float(steps * tile_cycles(c, target, lanes, k)[0])
-    if not _has_whole_panels(c, target):
-        return cycles
+    cycles = float(steps * tile_cycles(c, target, lanes, k, whole_panels=True)[0])
     return cycles * vectors / (panel_count(vectors, int(config["nv"])) * int(config["nv"]))
 
 
