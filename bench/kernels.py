@@ -134,6 +134,10 @@ def main() -> None:
     neighbours = Neighbours()
     target = tunefarm.Target.host(options.cores)
     workloads = workloads_of(options.model, target)
+    known = {s.sketch for w in workloads for s in config_space(w, target).sketches}
+    if options.sketch not in {"", *known}:
+        names = ", ".join(sorted(known))
+        parser.error(f"no kernel has a sketch {options.sketch!r}; they have {names}")
     table = Table(
         title=f"kernels of {options.model}, {options.cores} core(s)", title_justify="left"
     )
@@ -162,8 +166,6 @@ def main() -> None:
                 f"{before[0] / after[0]:.2f}x",
             )  # fmt: skip
     Console(width=120).print(table)
-    if not shares:
-        parser.error(f"no kernel of {options.model} has a sketch {options.sketch!r}")
     means = [statistics.geometric_mean(s) for s in zip(*shares, strict=True)]
     print(
         f"geometric mean share of peak, {len(shares)} kernels of 1x1, 3x3 and GEMM: "

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attentions import F32, HEADS_INSIDE, HEADS_OUTSIDE, draw, self_attention
+from attentions import F32, HEADS_INSIDE, HEADS_OUTSIDE, OTHER_FORMS, draw, self_attention
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sketch_harness import configs, executed, interpreted
@@ -50,18 +50,7 @@ def test_defaults_agree_with_numpy(tokens: int, size: int) -> None:
     verify(function, attention_space(function).default)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"mask": "no", "scale": False},
-        {"mask": "square"},
-        {"keys": 50, "values": 20},
-        {"batch": 3, "heads": 1},
-        {"equations": HEADS_OUTSIDE},
-        {"equations": HEADS_OUTSIDE, "batch": 2, "mask": "square"},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("options", OTHER_FORMS, ids=str)
 def test_other_forms_agree_with_numpy(options: dict[str, Any]) -> None:
     function = self_attention(**{"tokens": 21, "heads": 2, "size": 24, **options})
     verify(function, attention_space(function).default)
