@@ -37,9 +37,7 @@ REREAD = 0.02  # of a kernel's time, for every halving of the blocks that its op
 MIN_COPY_ROWS = 64  # fewer do not repay a copy of the right operand
 RUN = 2  # panels of a block that tiles take in turn: the next tile reads other channels
 LINES_OF_A_GROUP = 2  # groups whose channels take fewer are read together with their neighbours
-LARGE_WEIGHTS = (
-    1 << 18
-)  # bytes that hints ask for; of all groups, in 16 registers of one (not timed)
+LARGE_WEIGHTS = 1 << 18  # bytes of all groups that hints ask for; in 16 registers of one alone
 UNEVEN = 1.1  # the work of the core that has most, over that of all alike
 L2_WAY_BYTES = 1 << 16  # addresses so far apart meet in one set of the second level
 EXPANSION = 4  # channels of a depthwise convolution over those of the block that it stands in

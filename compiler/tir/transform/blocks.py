@@ -112,11 +112,11 @@ def _vectors_left_out(part: Expr, kinds: Mapping[Var, LoopKind], ranges: Ranges)
     """What a part of a predicate says of the first lanes of a tile's vectors; None if it leaves no
     vector out: then all lanes may run."""
     form, found = at_least_zero(part), variables(part)
-    lanes = [v for v in found if kinds.get(v) is LoopKind.VECTORIZED]
-    plain = form is not None and all(type(atom) is Var for _, atom in form.terms.values())
-    if form is None or not plain or not any(kinds.get(v) is LoopKind.UNROLLED for v in found):
+    if form is None or not all(type(atom) is Var for _, atom in form.terms.values()):
         return None
-    if not lanes or any(form.coefficient(lane) >= 0 for lane in lanes):
+    lanes = [v for v in found if kinds.get(v) is LoopKind.VECTORIZED]
+    unrolled = any(kinds.get(v) is LoopKind.UNROLLED for v in found)
+    if not lanes or not unrolled or any(form.coefficient(lane) >= 0 for lane in lanes):
         return None
     first = substitute(part, dict.fromkeys(lanes, Const(0)))
     return None if decide(first, ranges) else first

@@ -235,9 +235,7 @@ def _place_in(body: Stmt, buffer: Buffer, sizes: Sequence[int], threads: Threads
     if buffer.planes_apart:
         shape = _apart(shape, buffer.dtype)
     whole = tuple(shape) == buffer.shape and not buffer.padding and ring is None
-    new = (
-        buffer
-        if whole
-        else replace(buffer, shape=tuple(shape), padding=0, planes_apart=False, ring=None)
-    )
-    return _Place(new, tuple(bases), ring)
+    if whole:
+        return _Place(buffer, tuple(bases), ring)
+    placed = replace(buffer, shape=tuple(shape), padding=0, planes_apart=False, ring=None)
+    return _Place(placed, tuple(bases), ring)
