@@ -14,6 +14,7 @@ from itertools import pairwise
 from math import gcd, log2, prod
 
 from tunefarm.compiler.space.analysis import Contraction
+from tunefarm.compiler.space.contraction.depthwise import panels_in_turn
 from tunefarm.compiler.space.contraction.shape import (
     GROUPS_INSIDE,
     PACK_WHOLE,
@@ -27,7 +28,6 @@ from tunefarm.compiler.space.contraction.shape import (
     step_of,
     taps,
     transposed,
-    waits_for_stores,
 )
 from tunefarm.compiler.space.product_cycles import moved_cycles
 from tunefarm.compiler.target import LINE_BYTES, SAME_SET_BYTES, Target, dtype_bytes
@@ -53,9 +53,9 @@ def default_blocks(
     in_turn: bool = False,
 ) -> dict[str, int | str]:
     """The knobs beside the register tile (rw, rh, nv), whose every step takes ``step_cycles``;
-    tiles take the panels of a block ``in_turn``, or where rows would wait for stores otherwise."""
+    tiles take the panels of a block ``in_turn``, or where ``panels_in_turn`` does so."""
     kernel = _kernel_of(c, target, lanes, register_tile, step_cycles)
-    in_turn = in_turn or waits_for_stores(c, target)
+    in_turn = in_turn or panels_in_turn(c, target)
     inside = in_turn and PANELS_INSIDE in choices["order"]
     orders = [o for o in kernel.orders if o in choices["order"]] or map(str, choices["order"])
     candidates = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import gcd, prod
+from math import prod
 
 import numpy as np
 from tunefarm.compiler.processors import X86_64
@@ -11,8 +11,13 @@ from tunefarm.compiler.space.analysis import Contraction
 from tunefarm.compiler.space.columns import Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, Value
 from tunefarm.compiler.space.contraction.blocks import default_blocks
+from tunefarm.compiler.space.contraction.depthwise import (
+    waiting_cycles,
+    waits_in_turn,
+    window_cycles,
+)
 from tunefarm.compiler.space.contraction.shape import (
-    FEW_SUMS,
+    FEW_TAPS,
     NAME,
     begins_inside_lines,
     bytes_apart,
@@ -23,7 +28,6 @@ from tunefarm.compiler.space.contraction.shape import (
     shares_vector,
     step_of,
     takes_few_sums,
-    taps,
     waits_for_stores,
     whole_window,
 )
@@ -33,25 +37,17 @@ from tunefarm.compiler.target import LINE_BYTES, SAME_SET_BYTES, Target, dtype_b
 # Multiply-adds of an unrolled body: twice as many take LLVM twice as long and run no faster (28 of
 # one step hide a loop's three instructions), and long ones it may spill.
 MAX_BODY = 64
-FEW_TAPS = 9  # of a window: these are unrolled together
 ROW_PIXELS = 14  # of a tile whose taps are not: their sums and inputs fit the registers
 SPLIT_LINES = 0.2  # of a kernel's time, where each vector is a panel of its own
 STREAM_CYCLES = 2.7  # of a vector of weights from the third level of cache (Zen 5: 97 GB/s a core)
-BY_ROW, ROW, OTHERWISE = 0.85, 0.1, 1.3  # ``_row_by_row_factor``
 SHORT_PANEL = 1.02  # of a kernel's time, where the last panel has fewer vectors
-SMALL = 7  # rows of results: too few for that, most tiles are at a border
 CONFLICT = 0.02  # of a kernel's time, for each row beyond half a set
-# Cycles of two FMAs where rows wait for stores, of a vector of results and of each that it reads:
-NEAR_READS, FAR_READS = (2.0, 0.6), (1.1, 1.43)
-FAR_BYTES = 1536  # from pixel to pixel, from where on the latter hold
-CROWD = 0.075  # of a vector of results, for each pixel read, and KiB to the next beyond its vectors
 # Of tiles of all taps in 16 registers: what columns, squares and rows take, also of neighbours that
 # share lines of the cache; sums that hide a chain's latency behind the next tile's, and cycles in
 # which a tile begins and ends.
 READS, READS_INSIDE = (1.0, 1.02, 1.04), (1.05, 1.02, 1.0)
 LEAST_SUMS, TILE_CYCLES = 3, 3.0
 SHORT_SUMS = range(24, 65)  # terms, of which the end of a tile takes much of the time
-MANY_SUMS = 12  # of a tile: more take 1.1 × the time, fewer than ``FEW_SUMS`` wait for each other
 
 
 def default_of(
@@ -193,8 +189,8 @@ def tile_cycles(
         row_tiles = row_tiles * -(-second.extent // whole(k, "rh"))
     count = panel_count(c.vector.extent, lanes)
     tiles = row_tiles * -(-count // vectors)
-    if not target.has_few_registers and waits_for_stores(c, target):
-        return _waiting_cycles(c, target, k, tiles)
+    if not target.has_few_registers and waits_in_turn(c, target):
+        return waiting_cycles(c, target, k, tiles)
     if whole_panels or shares_vector(c) or _is_stream(c, target) or target.has_few_registers:
         cycles = tiles * _step_cycles(c, target, lanes, rows, vectors)
     else:  # a last panel of fewer vectors takes fewer, by code of its own
@@ -216,7 +212,7 @@ def tile_cycles(
         by_tap = cycles * pairs * np.where(rows > 8, 1.05, 1.0)
         cycles = by_tap
         if whole_window(c):
-            whole_cycles = _window_cycles(c, target, lanes, k, tiles, pairs)
+            whole_cycles = window_cycles(c, target, lanes, k, tiles, pairs)
             cycles = np.where(together, whole_cycles, by_tap)
     elif target.has_few_registers:
         cycles = cycles * _beside_twelve_sums(c, rows, vectors)
@@ -258,91 +254,6 @@ def config_cycles(c: Contraction, target: Target, lanes: int, config: Config) ->
     steps = others * prod(a.extent for a in c.reduce)
     cycles = float(steps * tile_cycles(c, target, lanes, k, whole_panels=True)[0])
     return cycles * vectors / (panel_count(vectors, int(config["nv"])) * int(config["nv"]))
-
-
-def _window_cycles(
-    c: Contraction, target: Target, lanes: int, k: Columns, tiles: Numbers, pairs: Numbers
-) -> Numbers:
-    """Cycles of one tap of a whole window: two FMAs a cycle, and the lines of images that exceed
-    the second level of cache, where tall tiles read each line seldom.
-
-    Tiles of 7 rows by 1 column took 0.5 to 0.85 × the time of rows one tap at a time there, of
-    7 columns by 1 row 0.7 to 1 elsewhere (MobileNetV2's layers on Zen 5, one and two cores). Where
-    rows meet in one set of the first level, tall tiles took up to twice the time of flat ones.
-    """
-    second, last = row_axes(c)
-    wide, high, vectors = whole(k, "rw"), whole(k, "rh"), whole(k, "nv")
-    meet = second is not None and bytes_apart(c, second) % SAME_SET_BYTES == 0
-    sums = vectors * wide * high / 2
-    outputs = prod(a.extent for a in (*c.rows, c.vector, *c.outer))
-    moved = (prod(c.lhs.load.buffer.shape) + outputs) * dtype_bytes(c.lhs.load.dtype)
-    crossing = bool(c.vector.extent % lanes)  # pixels begin anywhere in a line
-    if moved > target.l2_bytes and not meet:
-        columns = wide * (step_of(c, last) if last else 1)
-        above = taps(c, second) - 1 if second else 0
-        lines = vectors * columns * (high * (step_of(c, second) if second else 1) + above)
-        if crossing:  # vectors side by side share the lines that both read a part of
-            several = np.maximum(_registers_of_a_row(c, k) / target.vector_registers, 1.0)
-            lines = lines * (0.5 + 1 / vectors)
-        else:
-            several = 1 + 0.15 * (vectors - 1)
-        return tiles * (sums + lines / whole_window(c)) * several
-    sums = sums + 1.0  # a tile begins and ends
-    many = np.where(vectors * whole_window(c) > target.vector_registers, 1.1, 1.0)  # weights
-    tall = np.where((high > 1) & padded(c), 1.15, 1.0) * (1 + 0.08 * (high - 1) * meet)
-    crossed = 1.15 if crossing else 1.0
-    tall = np.where(row_by_row(c, k), _row_by_row_factor(c, target, lanes, k), tall)
-    return tiles * sums * pairs * many * tall * crossed
-
-
-def _waiting_cycles(c: Contraction, target: Target, k: Columns, tiles: Numbers) -> Numbers:
-    """Cycles of one tap of a whole window by tiles that take all panels in turn, where rows wait.
-
-    What a tile reads comes from the second level, for its rows meet in a few sets of the first:
-    the further pixels are apart, the more small square tiles of many vectors gain. In clocks of a
-    Zen 4 a vector of results, by tiles of columns × rows × vectors: 7² × 1024 takes 17 by 4 × 1 × 3
-    and 21 by 3 × 3 × 1, 14² × 512 12 by 3 × 2 × 2 and 14 by 7 × 1 × 2, 28² × 256 9 by 2 × 2 × 2 and
-    12 by 7 × 1 × 2.
-    """
-    second, last = row_axes(c)
-    assert second is not None
-    assert last is not None
-    wide, high, vectors = whole(k, "rw"), whole(k, "rh"), whole(k, "nv")
-    across = taps(c, last) + (wide - 1) * step_of(c, last)
-    read = across * (taps(c, second) + (high - 1) * step_of(c, second))
-    pixel = bytes_apart(c, last) // step_of(c, last)
-    start, each = FAR_READS if pixel >= FAR_BYTES else NEAR_READS
-    sums = np.maximum(whole_window(c) * wide * high / 2, start * wide * high + each * read)
-    apart = gcd(pixel, SAME_SET_BYTES) / 1024
-    crowded = CROWD * read * wide * high * np.maximum(apart - vectors, 0)
-    few = np.maximum(FEW_SUMS / (wide * high * vectors), 1.0)
-    many = np.where(wide * high * vectors > MANY_SUMS, 1.1, few) * np.where(high > wide, 1.05, 1.0)
-    pairs = np.where(vectors * target.lanes("float32") * 4 % (2 * LINE_BYTES), 1.1, 1.0)
-    return tiles * vectors * (sums + crowded) * many * pairs / whole_window(c)
-
-
-def _row_by_row_factor(c: Contraction, target: Target, lanes: int, k: Columns) -> Numbers:
-    """A factor of the time of tiles that finish a row before the next, beside those of one row.
-
-    Pixels two apart that nearly always cross lines, of two vectors both in the tile: 2 columns by 2
-    rows take 0.82 to 0.95 × the time of 7 by 1 on 28² and 56². More rows take as long with most
-    numbers of channels, and 1.2 × with 18; 7 rows on 14² level to 1.1 × (Zen 4).
-    """
-    second, last = row_axes(c)
-    apart = last is not None and step_of(c, last) > 1
-    if second is None or not apart or c.vector.extent % (lanes // 2) == 0:
-        return OTHERWISE
-    wide, high, vectors = whole(k, "rw"), whole(k, "rh"), whole(k, "nv")
-    pays = (wide > 1) & (vectors > 1) & (vectors * lanes >= c.vector.extent)
-    pays &= (_registers_of_a_row(c, k) <= target.vector_registers) & (second.extent > SMALL)
-    return np.where(pays, BY_ROW + ROW * (high - 2), OTHERWISE)
-
-
-def _registers_of_a_row(c: Contraction, k: Columns) -> Numbers:
-    """Vectors of the weights, of the sums of a row of results, and of a row that these read."""
-    last, wide = row_axes(c)[1], whole(k, "rw")
-    read = (wide - 1) * step_of(c, last) + taps(c, last) if last else wide
-    return whole(k, "nv") * (whole_window(c) + wide + read)
 
 
 def _set_conflicts(c: Contraction, target: Target, k: Columns) -> Numbers:

@@ -1,0 +1,235 @@
+"""Cycles of a depthwise window whose taps a register tile has all at once, and whose tiles take the
+panels of a block in turn: by what its loads wait for."""
+
+from __future__ import annotations
+
+from math import gcd, prod
+
+import numpy as np
+from tunefarm.compiler.space.analysis import Contraction
+from tunefarm.compiler.space.columns import Numbers, whole
+from tunefarm.compiler.space.config import Columns
+from tunefarm.compiler.space.contraction.shape import (
+    FEW_SUMS,
+    FEW_TAPS,
+    begins_inside_lines,
+    bytes_apart,
+    padded,
+    row_axes,
+    row_by_row,
+    step_of,
+    taps,
+    waits_for_stores,
+    whole_window,
+)
+from tunefarm.compiler.target import LINE_BYTES, SAME_SET_BYTES, Target, dtype_bytes
+
+BY_ROW, ROW, OTHERWISE = 0.85, 0.1, 1.3  # ``_row_by_row_factor``
+SMALL = 7  # rows of results: too few for that, most tiles are at a border
+# Cycles of two FMAs where rows wait for stores, of a vector of results and of each that it reads:
+NEAR_READS, FAR_READS = (2.0, 0.6), (1.1, 1.43)
+APART_BYTES, FAR_BYTES = 1024, 1536  # from pixel to pixel, from where on the latter hold
+CROWD = 0.075  # of a vector of results, for each pixel read, and KiB to the next beyond its vectors
+MANY_SUMS = 12  # of a tile: more take 1.1 × the time, fewer than ``FEW_SUMS`` wait for each other
+# Of a window that waits for lines, image and results over the second level of cache: up to where
+# multiply-adds bound it, rows of pixels two apart are best, and from where on panels come in turn.
+KEPT, KEPT_APART, IN_TURN = 0.65, 2.5, 4.0
+BEGIN, READ = 0.5, 0.25  # cycles of a tap of a tile, and of a vector that it reads
+RELOADED = 1.2  # of a kernel's time, where weights and sums exceed the registers
+MEETING_ROWS, MEETS = 4, 0.1  # rows of a tile that fit where they meet, and what each more takes
+
+
+def panels_in_turn(c: Contraction, target: Target) -> bool:
+    """Whether tiles of a depthwise window take the panels of a block in turn.
+
+    Rows that wait for stores do, or wait for each other's lines. So do images of several times the
+    second level, of which a pixel's lines come one after another: 112² × 96 takes 0.87 × the time
+    of a panel after the other (Zen 5).
+    """
+    if not _waits_for_lines(c, target):
+        return waits_for_stores(c, target)
+    if _is_far(c, target):
+        return True
+    least = KEPT if waits_for_stores(c, target) else IN_TURN
+    flat = _is_strided(c) or _is_flat(c, target)
+    return not flat and _moved_bytes(c) > least * target.l2_bytes
+
+
+def waits_in_turn(c: Contraction, target: Target) -> bool:
+    """Whether ``waiting_cycles`` tells the time of a depthwise window."""
+    if _waits_for_lines(c, target):
+        return _is_far(c, target)
+    return waits_for_stores(c, target)
+
+
+def window_cycles(
+    c: Contraction, target: Target, lanes: int, k: Columns, tiles: Numbers, pairs: Numbers
+) -> Numbers:
+    """Cycles of one tap of a whole window: two FMAs a cycle, and the lines of images that exceed
+    the second level of cache, where tall tiles read each line seldom.
+
+    Tiles of 7 rows by 1 column took 0.5 to 0.85 × the time of rows one tap at a time there, of
+    7 columns by 1 row 0.7 to 1 elsewhere (MobileNetV2's layers on Zen 5, one and two cores). Where
+    rows meet in one set of the first level, tall tiles took up to twice the time of flat ones.
+    """
+    if _waits_for_lines(c, target):
+        return _cycles_beside_lines(c, target, lanes, k, tiles, pairs)
+    second, last = row_axes(c)
+    wide, high, vectors = whole(k, "rw"), whole(k, "rh"), whole(k, "nv")
+    meet = second is not None and bytes_apart(c, second) % SAME_SET_BYTES == 0
+    sums = vectors * wide * high / 2
+    crossing = bool(c.vector.extent % lanes)  # pixels begin anywhere in a line
+    if _moved_bytes(c) > target.l2_bytes and not meet:
+        columns = wide * (step_of(c, last) if last else 1)
+        above = taps(c, second) - 1 if second else 0
+        lines = vectors * columns * (high * (step_of(c, second) if second else 1) + above)
+        if crossing:  # vectors side by side share the lines that both read a part of
+            several = np.maximum(_registers_of_a_row(c, k) / target.vector_registers, 1.0)
+            lines = lines * (0.5 + 1 / vectors)
+        else:
+            several = 1 + 0.15 * (vectors - 1)
+        return tiles * (sums + lines / whole_window(c)) * several
+    sums = sums + 1.0  # a tile begins and ends
+    many = np.where(vectors * whole_window(c) > target.vector_registers, 1.1, 1.0)  # weights
+    tall = np.where((high > 1) & padded(c), 1.15, 1.0) * (1 + 0.08 * (high - 1) * meet)
+    crossed = 1.15 if crossing else 1.0
+    tall = np.where(row_by_row(c, k), _row_by_row_factor(c, target, lanes, k), tall)
+    return tiles * sums * pairs * many * tall * crossed
+
+
+def waiting_cycles(c: Contraction, target: Target, k: Columns, tiles: Numbers) -> Numbers:
+    """Cycles of one tap of a whole window by tiles that take all panels in turn, where rows wait.
+
+    What a tile reads comes from the second level, for its rows meet in a few sets of the first:
+    the further pixels are apart, the more small square tiles of many vectors gain. In clocks of a
+    Zen 4 a vector of results, by tiles of columns × rows × vectors: 7² × 1024 takes 17 by 4 × 1 × 3
+    and 21 by 3 × 3 × 1, 14² × 512 12 by 3 × 2 × 2 and 14 by 7 × 1 × 2, 28² × 256 9 by 2 × 2 × 2 and
+    12 by 7 × 1 × 2.
+    """
+    second, last = row_axes(c)
+    assert second is not None
+    assert last is not None
+    wide, high, vectors = whole(k, "rw"), whole(k, "rh"), whole(k, "nv")
+    read = _pixels_read(c, k)
+    pixel = bytes_apart(c, last)
+    if _waits_for_lines(c, target):  # last tiles have code of their own
+        tiles = tiles * _share_of_results(c, k)
+    else:
+        pixel //= step_of(c, last)
+    start, each = FAR_READS if pixel >= FAR_BYTES else NEAR_READS
+    sums = np.maximum(whole_window(c) * wide * high / 2, start * wide * high + each * read)
+    apart = gcd(pixel, SAME_SET_BYTES) / 1024
+    crowded = CROWD * read * wide * high * np.maximum(apart - vectors, 0)
+    few = np.maximum(FEW_SUMS / (wide * high * vectors), 1.0)
+    many = np.where(wide * high * vectors > MANY_SUMS, 1.1, few) * np.where(high > wide, 1.05, 1.0)
+    pairs = np.where(vectors * target.lanes("float32") * 4 % (2 * LINE_BYTES), 1.1, 1.0)
+    return tiles * vectors * (sums + crowded) * many * pairs / whole_window(c)
+
+
+def _row_by_row_factor(c: Contraction, target: Target, lanes: int, k: Columns) -> Numbers:
+    """A factor of the time of tiles that finish a row before the next, beside those of one row.
+
+    Pixels two apart that nearly always cross lines, of two vectors both in the tile: 2 columns by 2
+    rows take 0.82 to 0.95 × the time of 7 by 1 on 28² and 56². More rows take as long with most
+    numbers of channels, and 1.2 × with 18; 7 rows on 14² level to 1.1 × (Zen 4).
+    """
+    second, last = row_axes(c)
+    apart = last is not None and step_of(c, last) > 1
+    if second is None or not apart or c.vector.extent % (lanes // 2) == 0:
+        return OTHERWISE
+    wide, high, vectors = whole(k, "rw"), whole(k, "rh"), whole(k, "nv")
+    pays = (wide > 1) & (vectors > 1) & (vectors * lanes >= c.vector.extent)
+    pays &= (_registers_of_a_row(c, k) <= target.vector_registers) & (second.extent > SMALL)
+    return np.where(pays, BY_ROW + ROW * (high - 2), OTHERWISE)
+
+
+def _registers_of_a_row(c: Contraction, k: Columns) -> Numbers:
+    """Vectors of the weights, of the sums of a row of results, and of a row that these read."""
+    last, wide = row_axes(c)[1], whole(k, "rw")
+    read = (wide - 1) * step_of(c, last) + taps(c, last) if last else wide
+    return whole(k, "nv") * (whole_window(c) + wide + read)
+
+
+def _cycles_beside_lines(
+    c: Contraction, target: Target, lanes: int, k: Columns, tiles: Numbers, pairs: Numbers
+) -> Numbers:
+    """Cycles of one tap of a window where multiply-adds are faster than the lines that they need.
+
+    Of images that the second level keeps with their results small tiles of two vectors are best,
+    as far as the registers have their weights too (3 × 2 takes 0.95 × the time of 7 × 1 on
+    14² × 384). Larger ones wait for lines: seven rows by one column read them least often; where
+    rows meet in one set, four rows by two columns stay in it (28² × 256 0.79 × the time, 56² × 128
+    0.95). Pixels two apart take seven columns by two vectors (28² × 240 0.64 × the time of seven
+    rows), as long as their lines come from the second level or close to it (Zen 5).
+    """
+    second, last = row_axes(c)
+    wide, high, vectors = whole(k, "rw"), whole(k, "rh"), whole(k, "nv")
+    moved, sums = _moved_bytes(c) / target.l2_bytes, wide * high * vectors
+    weights = whole_window(c) * vectors
+    if moved <= KEPT or _is_flat(c, target):
+        whole_tiles = tiles * _share_of_results(c, k)
+        held = weights + (sums + 1 if moved <= KEPT else 0) <= target.vector_registers
+        small = np.select([high == 1, high > wide], [1.08, 1.02], 1.0)
+        tall = small if moved <= KEPT else np.where(high > 1, 1.15, 1.0)
+        read = vectors * _pixels_read(c, k) / whole_window(c)
+        cycles = whole_tiles * (sums / 2 + READ * read) + tiles * BEGIN
+        many = np.where((sums > MANY_SUMS) & (high > 1), 1.1, 1.0)
+        return cycles * pairs * many * tall * np.where(held, 1.0, RELOADED)
+    across = wide * (step_of(c, last) if last else 1)
+    down = high * (step_of(c, second) if second else 1) + (taps(c, second) - 1 if second else 0)
+    few = second is not None and bytes_apart(c, second) % SAME_SET_BYTES == 0 and moved <= IN_TURN
+    beyond = MEETS * np.maximum(high - MEETING_ROWS, 0) if few else 0.0
+    shape = (1 + 0.15 * (vectors - 1)) * np.where(sums > FEW_SUMS, 1.03, 1.0) * (1 + beyond)
+    return tiles * (sums / 2 + vectors * across * down / whole_window(c) + 0.1) * shape
+
+
+def _share_of_results(c: Contraction, k: Columns) -> Numbers:
+    """Results over the room for them in all tiles."""
+    share = np.ones(len(whole(k, "rw")))
+    for axis, name in zip(row_axes(c), ("rh", "rw"), strict=True):
+        if axis is not None:
+            tile = whole(k, name)
+            share = share * axis.extent / (-(-axis.extent // tile) * tile)
+    return share
+
+
+def _pixels_read(c: Contraction, k: Columns) -> Numbers:
+    """Pixels of the image that a tile reads."""
+    read = np.ones_like(whole(k, "rw"))
+    for axis, name in zip(row_axes(c), ("rh", "rw"), strict=True):
+        if axis is not None:
+            read = read * (taps(c, axis) + (whole(k, name) - 1) * step_of(c, axis))
+    return read
+
+
+def _waits_for_lines(c: Contraction, target: Target) -> bool:
+    """Whether a window of few taps is bound by the lines that it reads, not by its multiply-adds:
+    of pixels of whole lines, where two multiply-adds of the longest vectors begin each clock."""
+    fast = target.product_clocks == 1 and target.has_near_last_cache
+    return fast and 0 < whole_window(c) <= FEW_TAPS and not begins_inside_lines(c)
+
+
+def _is_far(c: Contraction, target: Target) -> bool:
+    """Whether rows wait for stores, and what neighbours read lies far apart."""
+    last = row_axes(c)[1]
+    return waits_for_stores(c, target) and last is not None and bytes_apart(c, last) >= FAR_BYTES
+
+
+def _is_flat(c: Contraction, target: Target) -> bool:
+    """Whether rows of columns are best: pixels that are read lie a KiB or more apart, or two apart
+    where the last level does not bound them."""
+    last = row_axes(c)[1]
+    apart = last is not None and bytes_apart(c, last) // step_of(c, last) >= APART_BYTES
+    if _is_strided(c):
+        return _moved_bytes(c) <= KEPT_APART * target.l2_bytes
+    return apart and waits_for_stores(c, target)
+
+
+def _is_strided(c: Contraction) -> bool:
+    return any(axis is not None and step_of(c, axis) > 1 for axis in row_axes(c))
+
+
+def _moved_bytes(c: Contraction) -> int:
+    """Bytes of the image and of the results."""
+    outputs = prod(a.extent for a in (*c.rows, c.vector, *c.outer))
+    return (prod(c.lhs.load.buffer.shape) + outputs) * dtype_bytes(c.lhs.load.dtype)
