@@ -361,6 +361,12 @@ class Target:
         """Whether blocks of a product may exceed the second level of cache."""
         return self.mcpu in NEAR_LAST_CACHE
 
+    @property
+    def outruns_lines(self) -> bool:
+        """Whether multiply-adds are faster than what the first cache is brought for them, though
+        the second and third are near: two of the longest vectors begin each clock (Zen 5)."""
+        return self.product_clocks == 1 and self.has_near_last_cache
+
     def _cache(self, level: str) -> int:
         if self.kind == "cuda":
             return self.gpu.shared_bytes if level == "l1" else self.gpu.l2_bytes

@@ -203,10 +203,8 @@ def _pixels_read(c: Contraction, k: Columns) -> Numbers:
 
 
 def _waits_for_lines(c: Contraction, target: Target) -> bool:
-    """Whether a window of few taps is bound by the lines that it reads, not by its multiply-adds:
-    of pixels of whole lines, where two multiply-adds of the longest vectors begin each clock."""
-    fast = target.product_clocks == 1 and target.has_near_last_cache
-    return fast and 0 < whole_window(c) <= FEW_TAPS and not begins_inside_lines(c)
+    """Whether a window of few taps on pixels of whole lines is bound by the lines that it reads."""
+    return target.outruns_lines and 0 < whole_window(c) <= FEW_TAPS and not begins_inside_lines(c)
 
 
 def _is_far(c: Contraction, target: Target) -> bool:
