@@ -49,7 +49,7 @@ def panels_in_turn(c: Contraction, target: Target) -> bool:
     if not _waits_for_lines(c, target):
         return waits_for_stores(c, target)
     if _is_far(c, target):
-        return True
+        return _moved_bytes(c) <= target.l2_bytes
     least = KEPT if waits_for_stores(c, target) else IN_TURN
     flat = _is_strided(c) or _is_flat(c, target)
     return not flat and _moved_bytes(c) > least * target.l2_bytes
@@ -208,9 +208,11 @@ def _waits_for_lines(c: Contraction, target: Target) -> bool:
 
 
 def _is_far(c: Contraction, target: Target) -> bool:
-    """Whether rows wait for stores, and what neighbours read lies far apart."""
+    """Whether rows wait for stores, and pixels meet in few sets too."""
     last = row_axes(c)[1]
-    return waits_for_stores(c, target) and last is not None and bytes_apart(c, last) >= FAR_BYTES
+    if last is None or not waits_for_stores(c, target):
+        return False
+    return gcd(bytes_apart(c, last), SAME_SET_BYTES) >= FAR_BYTES
 
 
 def _is_flat(c: Contraction, target: Target) -> bool:
