@@ -14,7 +14,7 @@ from itertools import pairwise
 from math import gcd, log2, prod
 
 from tunefarm.compiler.space.analysis import Contraction
-from tunefarm.compiler.space.contraction.depthwise import panels_in_turn
+from tunefarm.compiler.space.contraction.depthwise import panels_in_turn, shares_lines
 from tunefarm.compiler.space.contraction.shape import (
     GROUPS_INSIDE,
     PACK_WHOLE,
@@ -135,7 +135,8 @@ def _blocks_of_panels(
     run, share = min(RUN, kernel.panels), panel_count(kernel.panels, kernel.target.num_cores)
     runs = kernel.kept and not kernel.target.has_few_registers
     cores = kernel.target.num_cores
-    if kernel.target.has_mesh and 1 < cores <= kernel.copies * kernel.tiles:
+    rows = kernel.copies * kernel.tiles
+    if kernel.whole_pixels or (kernel.target.has_mesh and 1 < cores <= rows):
         least: tuple[int, ...] = (kernel.panels,)
     else:
         least = (run,) if runs else (kernel.panels, max(run, share))
@@ -182,11 +183,13 @@ def _meets_in_few_sets(c: Contraction, kernel: _Kernel) -> bool:
 @dataclass(frozen=True)
 class _Kernel:
     """A contraction in numbers. ``tiles`` and ``panels`` are what blocks consist of, ``copies``
-    what is repeated around them; ``gathered_bytes`` counts the left operand once a tap, and
-    ``cycles`` is the time of one core for everything."""
+    what is repeated around them. ``whole_pixels`` tells whether blocks have all panels,
+    ``gathered_bytes`` counts the left operand once a tap, and ``cycles`` is the time of one core
+    for everything."""
 
     target: Target
     depthwise: bool
+    whole_pixels: bool
     rows: int
     channels: int
     tiles: int
@@ -327,6 +330,7 @@ def _kernel_of(
     return _Kernel(
         target,
         depthwise,
+        shares_lines(c, target),
         rows,
         c.vector.extent,
         tiles=panel_count(axis.extent, tile) if axis else 1,

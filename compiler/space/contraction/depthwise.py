@@ -34,6 +34,7 @@ MANY_SUMS = 12  # of a tile: more take 1.1 × the time, fewer than ``FEW_SUMS`` 
 # Of a window that waits for lines, image and results over the second level of cache: up to where
 # multiply-adds bound it, rows of pixels two apart are best, and from where on panels come in turn.
 KEPT, KEPT_APART, IN_TURN = 0.65, 2.5, 4.0
+TILE_PIXELS = 40  # that a tile reads where lines are shared
 BEGIN, READ = 0.5, 0.25  # cycles of a tap of a tile, and of a vector that it reads
 RELOADED = 1.2  # of a kernel's time, where weights and sums exceed the registers
 MEETING_ROWS, MEETS = 4, 0.1  # rows of a tile that fit where they meet, and what each more takes
@@ -46,6 +47,10 @@ def panels_in_turn(c: Contraction, target: Target) -> bool:
     second level, of which a pixel's lines come one after another: 112² × 96 takes 0.87 × the time
     of a panel after the other (Zen 5).
     """
+    if shares_lines(c, target):
+        last = row_axes(c)[1]
+        near = last is None or TILE_PIXELS * bytes_apart(c, last) <= target.l1_bytes // 2
+        return near or target.num_cores > 1
     if not _waits_for_lines(c, target):
         return waits_for_stores(c, target)
     if _is_far(c, target):
@@ -53,6 +58,17 @@ def panels_in_turn(c: Contraction, target: Target) -> bool:
     least = KEPT if waits_for_stores(c, target) else IN_TURN
     flat = _is_strided(c) or _is_flat(c, target)
     return not flat and _moved_bytes(c) > least * target.l2_bytes
+
+
+def shares_lines(c: Contraction, target: Target) -> bool:
+    """Whether a pixel's last line is its neighbour's first, and lines are what a window waits for:
+    then tiles take all panels of a pixel, and cores whole rows.
+
+    Cores that write panels of the same pixels write the same lines: 28² × 120 takes 2.1 × the time,
+    14² × 200 3.1 × (two cores of a Zen 5); on one core panels in turn take 0.9 × the time.
+    """
+    few = 0 < whole_window(c) <= FEW_TAPS
+    return target.outruns_lines and few and begins_inside_lines(c)
 
 
 def waits_in_turn(c: Contraction, target: Target) -> bool:
@@ -72,6 +88,8 @@ def window_cycles(
     7 columns by 1 row 0.7 to 1 elsewhere (MobileNetV2's layers on Zen 5, one and two cores). Where
     rows meet in one set of the first level, tall tiles took up to twice the time of flat ones.
     """
+    if shares_lines(c, target):
+        return _cycles_of_shared_lines(c, k, tiles)
     if _waits_for_lines(c, target):
         return _cycles_beside_lines(c, target, lanes, k, tiles, pairs)
     second, last = row_axes(c)
@@ -181,6 +199,21 @@ def _cycles_beside_lines(
     beyond = MEETS * np.maximum(high - MEETING_ROWS, 0) if few else 0.0
     shape = (1 + 0.15 * (vectors - 1)) * np.where(sums > FEW_SUMS, 1.03, 1.0) * (1 + beyond)
     return tiles * (sums / 2 + vectors * across * down / whole_window(c) + 0.1) * shape
+
+
+def _cycles_of_shared_lines(c: Contraction, k: Columns, tiles: Numbers) -> Numbers:
+    """Cycles of one tap of a window whose loads meet two lines each: by the pixels that tiles read.
+
+    Of 16 tiles in turn by 18 layers two columns by seven rows are best, of stride 2 by four: 1.04
+    and 1.08 × the time of the best of each layer (Zen 5, one core and two).
+    """
+    wide, vectors = whole(k, "rw"), whole(k, "nv")
+    sums = wide * whole(k, "rh") * vectors
+    many = np.where(sums > (MANY_SUMS if _is_strided(c) else 16), 1.1, 1.0)
+    tiles = tiles * _share_of_results(c, k)
+    read = vectors * _pixels_read(c, k)
+    shape = many * np.where(wide == 2, 1.0, 1.3) * (1 + 0.1 * (vectors - 1))
+    return tiles * (read + sums / 2) / whole_window(c) * shape
 
 
 def _share_of_results(c: Contraction, k: Columns) -> Numbers:
