@@ -12,6 +12,7 @@ from tunefarm.compiler.space.columns import Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, Value
 from tunefarm.compiler.space.contraction.blocks import default_blocks
 from tunefarm.compiler.space.contraction.depthwise import (
+    is_strided,
     waiting_cycles,
     waits_in_turn,
     window_cycles,
@@ -37,7 +38,8 @@ from tunefarm.compiler.target import LINE_BYTES, SAME_SET_BYTES, Target, dtype_b
 # Multiply-adds of an unrolled body: twice as many take LLVM twice as long and run no faster (28 of
 # one step hide a loop's three instructions), and long ones it may spill.
 MAX_BODY = 64
-ROW_PIXELS = 14  # of a tile whose taps are not: their sums and inputs fit the registers
+# Of a tile whose taps are not: their sums and inputs fit the registers, of stride 2 nearly so.
+ROW_PIXELS, STRIDED_PIXELS = 14, 10
 SPLIT_LINES = 0.2  # of a kernel's time, where each vector is a panel of its own
 STREAM_CYCLES = 2.7  # of a vector of weights from the third level of cache (Zen 5: 97 GB/s a core)
 SHORT_PANEL = 1.02  # of a kernel's time, where the last panel has fewer vectors
@@ -68,11 +70,12 @@ def default_of(
     # Where multiply-adds take no operand from memory, all taps' weights would spill.
     window = whole_window(c) if spare and target.isa is X86_64 else 0
     tiles = {n: choices[n] for n in ("rw", "rh", "nv")}
-    if _by_rows_of_taps(c, window):
+    if _by_rows_of_taps(c, target, window):
         window = c.reduce[-1].extent
         waits = waits_for_stores(c, target)
         least = min(ROW_PIXELS // 2, int(choices["rw"][-1])) if waits else 1
-        pixels = tuple(w for w in choices["rw"] if least <= int(w) <= ROW_PIXELS)
+        most = STRIDED_PIXELS if is_strided(c) else ROW_PIXELS
+        pixels = tuple(w for w in choices["rw"] if least <= int(w) <= most)
         vectors = tuple(v for v in choices["nv"] if int(v) <= (2 if waits else 1))
         tiles |= {"rw": pixels, "rh": (1,), "nv": vectors}
     none = dict.fromkeys(("pack_lhs", "pack_rhs", "prefetch", "next_panel"), 0)
@@ -150,14 +153,18 @@ def _allowed(config: Mapping[str, Value], constraints: Sequence[Constraint]) -> 
     return all(limit.holds(columns)[0] for limit in constraints)
 
 
-def _by_rows_of_taps(c: Contraction, window: int) -> bool:
+def _by_rows_of_taps(c: Contraction, target: Target, window: int) -> bool:
     """True for a depthwise window that runs a row of its taps at a time, on a row of pixels.
 
     For 5 × 5 taps that takes 0.4 to 1.0 × the time of all of them unrolled, and a tenth to a
-    twentieth of the text; of stride 2, where neighbours share fewer loads, 0.9 to 1.4 × (Zen 5).
+    twentieth of the text; of stride 2, where neighbours share fewer loads, 0.7 to 0.8 × on a Zen 5
+    unless rows wait for stores (a Zen 4 was not timed).
     """
     last = row_axes(c)[1]
-    return window > FEW_TAPS and last is not None and step_of(c, last) == 1
+    if window <= FEW_TAPS or last is None:
+        return False
+    shares = target.outruns_lines and not waits_for_stores(c, target)
+    return step_of(c, last) == 1 or shares
 
 
 def _unevenness(c: Contraction, target: Target, lanes: int, k: Columns) -> Numbers:

@@ -56,7 +56,7 @@ def panels_in_turn(c: Contraction, target: Target) -> bool:
     if _is_far(c, target):
         return _moved_bytes(c) <= target.l2_bytes
     least = KEPT if waits_for_stores(c, target) else IN_TURN
-    flat = _is_strided(c) or _is_flat(c, target)
+    flat = is_strided(c) or _is_flat(c, target)
     return not flat and _moved_bytes(c) > least * target.l2_bytes
 
 
@@ -209,7 +209,7 @@ def _cycles_of_shared_lines(c: Contraction, k: Columns, tiles: Numbers) -> Numbe
     """
     wide, vectors = whole(k, "rw"), whole(k, "nv")
     sums = wide * whole(k, "rh") * vectors
-    many = np.where(sums > (MANY_SUMS if _is_strided(c) else 16), 1.1, 1.0)
+    many = np.where(sums > (MANY_SUMS if is_strided(c) else 16), 1.1, 1.0)
     tiles = tiles * _share_of_results(c, k)
     read = vectors * _pixels_read(c, k)
     shape = many * np.where(wide == 2, 1.0, 1.3) * (1 + 0.1 * (vectors - 1))
@@ -253,12 +253,13 @@ def _is_flat(c: Contraction, target: Target) -> bool:
     where the last level does not bound them."""
     last = row_axes(c)[1]
     apart = last is not None and bytes_apart(c, last) // step_of(c, last) >= APART_BYTES
-    if _is_strided(c):
+    if is_strided(c):
         return _moved_bytes(c) <= KEPT_APART * target.l2_bytes
     return apart and waits_for_stores(c, target)
 
 
-def _is_strided(c: Contraction) -> bool:
+def is_strided(c: Contraction) -> bool:
+    """Whether neighbours along a row or a column are further apart than a pixel."""
     return any(axis is not None and step_of(c, axis) > 1 for axis in row_axes(c))
 
 
