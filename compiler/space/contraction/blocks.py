@@ -185,9 +185,9 @@ def _meets_in_few_sets(c: Contraction, kernel: _Kernel) -> bool:
 class _Kernel:
     """A contraction in numbers. ``tiles`` and ``panels`` are what blocks consist of, ``copies``
     what is repeated around them. ``whole_pixels`` tells whether blocks have all panels,
-    ``undivided`` whether those of one core have all rows: 56² × 144 of 5 × 5 taps and stride 2 takes
-    0.87 × the time (Zen 5). ``gathered_bytes`` counts the left operand once a tap, and ``cycles`` is the time of one core
-    for everything."""
+    ``undivided`` whether those of one core have all rows: 56² × 144 of 5 × 5 taps and stride 2
+    takes 0.87 × the time (Zen 5). ``gathered_bytes`` counts the left operand once a tap, and
+    ``cycles`` is the time of one core for everything."""
 
     target: Target
     depthwise: bool
