@@ -38,8 +38,8 @@ REREAD = 0.02  # of a kernel's time, for every halving of the blocks that its op
 MIN_COPY_ROWS = 64  # fewer do not repay a copy of the right operand
 RUN = 2  # panels of a block that tiles take in turn: the next tile reads other channels
 LINES_OF_A_GROUP = 2  # groups whose channels take fewer are read together with their neighbours
-AHEAD, STREAM_AHEAD = 32, 8  # steps of a sum that hints within a panel ask ahead for
-FEW_ROWS = 8  # fewer wait for their weights
+AHEAD = 32  # steps of a sum that hints within a panel ask ahead for
+FEW_ROWS, MEMORY_ROWS = 8, 3  # fewer wait for their weights; that gain by hints from memory
 LARGE_WEIGHTS = 1 << 18  # bytes of all groups that hints ask for; in 16 registers of one alone
 UNEVEN = 1.1  # the work of the core that has most, over that of all alike
 L2_WAY_BYTES = 1 << 16  # addresses so far apart meet in one set of the second level
@@ -78,16 +78,15 @@ def default_blocks(
     hints = packed and kernel.weight_bytes * together >= LARGE_WEIGHTS and kernel.rows >= FEW_ROWS
     ahead = hints and order != GROUPS_INSIDE and 1 in choices["next_panel"]
     # Tiles in 16 registers read a panel faster than hints pay: more terms unrolled do better.
-    within = AHEAD if ahead and kernel.deep and not target.has_few_registers else 0
-    if packed and kernel.is_stream:
-        within = STREAM_AHEAD
+    within = ahead and kernel.deep and not target.has_few_registers
+    within = within or (packed and kernel.is_stream)
     return {
         "mb": mb,
         "nb": nb,
         "order": order,
         "pack_lhs": 0,
         "pack_rhs": pack_rhs,
-        "prefetch": within,
+        "prefetch": AHEAD if within else 0,
         "next_panel": int(ahead),
     }
 
@@ -265,11 +264,18 @@ class _Kernel:
 
     @property
     def is_stream(self) -> bool:
-        """True of few rows by weights from beyond the second level, which come faster by hints:
+        """True of few rows by weights from beyond the second level that come faster by hints.
+
         1 × 1000 × 2048 takes 66 µs however its pages lie, and 66 to 84 without them, 4 × 3072 × 768
-        0.81 × the time (Zen 5, one core)."""
-        few = self.rows * self.copies < FEW_ROWS
-        return few and self.target.outruns_lines and self.weight_bytes > self.target.l2_bytes
+        0.82 × the time; of weights from memory four rows 0.83, one 1.04 (Zen 5, one core).
+        """
+        rows, target = self.rows * self.copies, self.target
+        least = MEMORY_ROWS if target.weights_in_memory else 1
+        return (
+            target.outruns_lines
+            and least <= rows < FEW_ROWS
+            and self.weight_bytes > target.l2_bytes
+        )
 
     @property
     def deep(self) -> bool:

@@ -89,9 +89,9 @@ def window_cycles(
     rows meet in one set of the first level, tall tiles took up to twice the time of flat ones.
     """
     if shares_lines(c, target):
-        return _cycles_of_shared_lines(c, k, tiles)
+        return _cycles_of_shared_lines(c, target, k, tiles)
     if _waits_for_lines(c, target):
-        return _cycles_beside_lines(c, target, lanes, k, tiles, pairs)
+        return _cycles_beside_lines(c, target, k, tiles, pairs)
     second, last = row_axes(c)
     wide, high, vectors = whole(k, "rw"), whole(k, "rh"), whole(k, "nv")
     meet = second is not None and bytes_apart(c, second) % SAME_SET_BYTES == 0
@@ -169,7 +169,7 @@ def _registers_of_a_row(c: Contraction, k: Columns) -> Numbers:
 
 
 def _cycles_beside_lines(
-    c: Contraction, target: Target, lanes: int, k: Columns, tiles: Numbers, pairs: Numbers
+    c: Contraction, target: Target, k: Columns, tiles: Numbers, pairs: Numbers
 ) -> Numbers:
     """Cycles of one tap of a window where multiply-adds are faster than the lines that they need.
 
@@ -201,19 +201,21 @@ def _cycles_beside_lines(
     return tiles * (sums / 2 + vectors * across * down / whole_window(c) + 0.1) * shape
 
 
-def _cycles_of_shared_lines(c: Contraction, k: Columns, tiles: Numbers) -> Numbers:
+def _cycles_of_shared_lines(c: Contraction, target: Target, k: Columns, tiles: Numbers) -> Numbers:
     """Cycles of one tap of a window whose loads meet two lines each: by the pixels that tiles read.
 
-    Of 16 tiles in turn by 18 layers two columns by seven rows are best, of stride 2 by four: 1.04
-    and 1.08 × the time of the best of each layer (Zen 5, one core and two).
+    Of 16 tiles in turn by 18 layers two columns by seven rows are best, of stride 2 by four: 1.03
+    and 1.05 × the time of the best of each layer (Zen 5, one core and two). Panels one after the
+    other have one column, at a third of the code: that of two, 20 KB, takes a network 3.5 µs to
+    fetch, as long as 14² × 184 takes.
     """
     wide, vectors = whole(k, "rw"), whole(k, "nv")
-    sums = wide * whole(k, "rh") * vectors
-    many = np.where(sums > (MANY_SUMS if is_strided(c) else 16), 1.1, 1.0)
-    tiles = tiles * _share_of_results(c, k)
+    sums, strided = wide * whole(k, "rh") * vectors, is_strided(c)
+    columns = 2 if strided or panels_in_turn(c, target) else 1
+    many = np.where(sums > (MANY_SUMS if strided else 16), 1.1, 1.0)
+    shape = many * np.where(wide == columns, 1.0, 1.8) * (1 + 0.1 * (vectors - 1))
     read = vectors * _pixels_read(c, k)
-    shape = many * np.where(wide == 2, 1.0, 1.3) * (1 + 0.1 * (vectors - 1))
-    return tiles * (read + sums / 2) / whole_window(c) * shape
+    return tiles * _share_of_results(c, k) * (read + sums / 2) / whole_window(c) * shape
 
 
 def _share_of_results(c: Contraction, k: Columns) -> Numbers:

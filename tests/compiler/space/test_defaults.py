@@ -162,7 +162,7 @@ def test_hints_within_a_deep_panel(processor: str, hints: int, terms: int) -> No
 
 
 @pytest.mark.parametrize(("processor", "rows", "columns", "hints"), [
-    ("znver5", 1, 1000, 8), ("znver5", 4, 768, 8), ("znver5", 1, 64, 0), ("znver4", 1, 1000, 0),
+    ("znver5", 1, 1000, 32), ("znver5", 4, 768, 32), ("znver5", 1, 64, 0), ("znver4", 1, 1000, 0),
 ])  # fmt: skip
 def test_few_rows_ask_ahead_for_weights_from_beyond_the_second_cache(
     processor: str, rows: int, columns: int, hints: int
@@ -178,6 +178,8 @@ def test_few_rows_ask_ahead_for_weights_from_beyond_the_second_cache(
     assert default["prefetch"] == hints
     if hints:
         assert int(default["ku"]) <= 2  # many hints at once hold up the loads
+    memory = config_space(Workload.from_function(function), target, from_memory=True)
+    assert memory.sketch("contraction").default["prefetch"] == (hints if rows > 2 else 0)
 
 
 @pytest.mark.parametrize("batch", [(), (3,)])
