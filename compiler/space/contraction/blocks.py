@@ -38,7 +38,7 @@ REREAD = 0.02  # of a kernel's time, for every halving of the blocks that its op
 MIN_COPY_ROWS = 64  # fewer do not repay a copy of the right operand
 RUN = 2  # panels of a block that tiles take in turn: the next tile reads other channels
 LINES_OF_A_GROUP = 2  # groups whose channels take fewer are read together with their neighbours
-AHEAD = 32  # steps of a sum that hints within a panel ask ahead for
+AHEAD, FAR_AHEAD = 32, 128  # steps of a sum that hints within a panel ask ahead for
 FEW_ROWS, MEMORY_ROWS = 8, 3  # fewer wait for their weights; that gain by hints from memory
 LARGE_WEIGHTS = 1 << 18  # bytes of all groups that hints ask for; in 16 registers of one alone
 UNEVEN = 1.1  # the work of the core that has most, over that of all alike
@@ -78,15 +78,16 @@ def default_blocks(
     hints = packed and kernel.weight_bytes * together >= LARGE_WEIGHTS and kernel.rows >= FEW_ROWS
     ahead = hints and order != GROUPS_INSIDE and 1 in choices["next_panel"]
     # Tiles in 16 registers read a panel faster than hints pay: more terms unrolled do better.
-    within = ahead and kernel.deep and not target.has_few_registers
-    within = within or (packed and kernel.is_stream)
+    within = AHEAD if ahead and kernel.deep and not target.has_few_registers else 0
+    if packed and kernel.is_stream:
+        within = FAR_AHEAD if kernel.rows < MEMORY_ROWS and register_tile[2] <= 4 else AHEAD
     return {
         "mb": mb,
         "nb": nb,
         "order": order,
         "pack_lhs": 0,
         "pack_rhs": pack_rhs,
-        "prefetch": AHEAD if within else 0,
+        "prefetch": within,
         "next_panel": int(ahead),
     }
 
@@ -266,8 +267,10 @@ class _Kernel:
     def is_stream(self) -> bool:
         """True of few rows by weights from beyond the second level that come faster by hints.
 
-        1 × 1000 × 2048 takes 66 µs however its pages lie, and 66 to 84 without them, 4 × 3072 × 768
-        0.82 × the time; of weights from memory four rows 0.83, one 1.04 (Zen 5, one core).
+        In a loop 4 × 3072 × 768 takes 0.85 × the time, of weights from memory 0.83. A row by 1000 ×
+        2048 takes 69 µs with hints far ahead, however its pages lie, and 69 to 82 without them; by
+        near ones it takes 66, but in networks, whose pages the processor has to look up, 1.1 to 1.3
+        × as long (Zen 5, one core).
         """
         rows, target = self.rows * self.copies, self.target
         least = MEMORY_ROWS if target.weights_in_memory else 1

@@ -162,12 +162,12 @@ def test_hints_within_a_deep_panel(processor: str, hints: int, terms: int) -> No
 
 
 @pytest.mark.parametrize(("processor", "rows", "columns", "hints"), [
-    ("znver5", 1, 1000, 32), ("znver5", 4, 768, 32), ("znver5", 1, 64, 0), ("znver4", 1, 1000, 0),
+    ("znver5", 1, 1000, 128), ("znver5", 4, 768, 32), ("znver5", 1, 64, 0), ("znver4", 1, 1000, 0),
 ])  # fmt: skip
 def test_few_rows_ask_ahead_for_weights_from_beyond_the_second_cache(
     processor: str, rows: int, columns: int, hints: int
 ) -> None:
-    """A row by 2048 × 1000 weights takes 66 µs with hints and 66 to 84 without (Zen 5)."""
+    """A row by 2048 × 1000 weights takes 69 µs with hints and 69 to 82 without (Zen 5)."""
     left = Var("x", TensorType((rows, 2048), "float32"))
     weights = Var("w", TensorType((2048, columns), "float32"))
     function = Function(
