@@ -214,8 +214,8 @@ def _cycles_of_shared_lines(c: Contraction, target: Target, k: Columns, tiles: N
     columns = 2 if strided or panels_in_turn(c, target) else 1
     many = np.where(sums > (MANY_SUMS if strided else 16), 1.1, 1.0)
     shape = many * np.where(wide == columns, 1.0, 1.8) * (1 + 0.1 * (vectors - 1))
-    read = vectors * _pixels_read(c, k)
-    return tiles * _share_of_results(c, k) * (read + sums / 2) / whole_window(c) * shape
+    reads = (1 + 0.4 * vectors * _pixels_read(c, k) / sums) / 2
+    return 1.4 * tiles * _share_of_results(c, k) * sums / 2 * reads * shape
 
 
 def _share_of_results(c: Contraction, k: Columns) -> Numbers:

@@ -54,6 +54,9 @@ def default_of(
     config: dict[str, int | str] = {n: found[n] for n in ("rw", "rh", "nv", "ku")}
     config |= default_blocks(c, target, lanes, choices, tile, estimate / steps)
     config |= _rows_of_a_block(c, target, choices, found["rw"], found["nv"] * lanes)
+    window = prod(a.extent for a in c.reduce)
+    if target.outruns_lines and _is_large(c, target) and window in choices["ku"]:
+        config["ku"] = window
     return config, estimate
 
 
