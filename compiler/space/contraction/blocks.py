@@ -79,7 +79,7 @@ def default_blocks(
     ahead = hints and order != GROUPS_INSIDE and 1 in choices["next_panel"]
     # Tiles in 16 registers read a panel faster than hints pay: more terms unrolled do better.
     within = AHEAD if ahead and kernel.deep and not target.has_few_registers else 0
-    if packed and kernel.is_stream:
+    if packed and kernel.waits_for_weights:
         within = FAR_AHEAD if kernel.rows < MEMORY_ROWS and register_tile[2] <= 4 else AHEAD
     return {
         "mb": mb,
@@ -264,8 +264,8 @@ class _Kernel:
         return self.weight_bytes * -(-self.tiles // self._fitting("mn")) + self.input_bytes
 
     @property
-    def is_stream(self) -> bool:
-        """True of few rows by weights from beyond the second level that come faster by hints.
+    def waits_for_weights(self) -> bool:
+        """True of few rows by weights of twice the second level that come faster by hints.
 
         In a loop 4 × 3072 × 768 takes 0.85 × the time, of weights from memory 0.83. A row by 1000 ×
         2048 takes 69 µs with hints far ahead, however its pages lie, and 69 to 82 without them; by
@@ -277,7 +277,7 @@ class _Kernel:
         return (
             target.outruns_lines
             and least <= rows < FEW_ROWS
-            and self.weight_bytes > target.l2_bytes
+            and self.weight_bytes > 2 * target.l2_bytes
         )
 
     @property

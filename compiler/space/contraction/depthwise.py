@@ -35,6 +35,7 @@ MANY_SUMS = 12  # of a tile: more take 1.1 × the time, fewer than ``FEW_SUMS`` 
 # multiply-adds bound it, rows of pixels two apart are best, and from where on panels come in turn.
 KEPT, KEPT_APART, IN_TURN = 0.65, 2.5, 4.0
 TILE_PIXELS = 40  # that a tile reads where lines are shared
+TWO_LINES = 1.4  # times the cycles of sums whose loads meet one line
 BEGIN, READ = 0.5, 0.25  # cycles of a tap of a tile, and of a vector that it reads
 RELOADED = 1.2  # of a kernel's time, where weights and sums exceed the registers
 MEETING_ROWS, MEETS = 4, 0.1  # rows of a tile that fit where they meet, and what each more takes
@@ -215,7 +216,7 @@ def _cycles_of_shared_lines(c: Contraction, target: Target, k: Columns, tiles: N
     many = np.where(sums > (MANY_SUMS if strided else 16), 1.1, 1.0)
     shape = many * np.where(wide == columns, 1.0, 1.8) * (1 + 0.1 * (vectors - 1))
     reads = (1 + 0.4 * vectors * _pixels_read(c, k) / sums) / 2
-    return 1.4 * tiles * _share_of_results(c, k) * sums / 2 * reads * shape
+    return TWO_LINES * tiles * _share_of_results(c, k) * sums / 2 * reads * shape
 
 
 def _share_of_results(c: Contraction, k: Columns) -> Numbers:

@@ -205,6 +205,31 @@ def test_where_multiply_adds_outrun_lines(
     assert (tuple(default[n] for n in ("rw", "rh", "nv")), default["order"]) == (tile, order)
 
 
+@pytest.mark.parametrize(("size", "channels", "stride", "tile"), [
+    (28, 120, 1, (2, 7, 1)), (56, 72, 1, (2, 7, 1)), (28, 40, 2, (2, 4, 1)), (56, 33, 2, (2, 4, 1)),
+    (14, 200, 1, (1, 7, 1)),  # a tile's pixels exceed half of the first level
+])  # fmt: skip
+def test_tiles_take_all_lines_that_pixels_share(
+    size: int, channels: int, stride: int, tile: tuple[int, int, int]
+) -> None:
+    """28² × 120 by panels on each of two cores takes 2.1 × the time: they write the same lines."""
+    function = depthwise((size, size), channels, strides=(stride, stride))
+    default = contraction_default(function, ZEN5)
+    assert tuple(default[n] for n in ("rw", "rh", "nv")) == tile
+    assert default["order"] == (PANELS_INSIDE if tile[0] == 2 else "mn")
+    two = contraction_default(function, Target("llvm -mcpu=znver5 -num-cores=2"))
+    assert two["order"] == PANELS_INSIDE
+    assert int(two["nb"]) * int(two["nv"]) * 16 >= channels
+    assert int(two["mb"]) * int(two["rh"]) < -(-size // stride)  # of one core
+
+
+def test_rows_of_large_images_have_all_taps_at_once() -> None:
+    """56² × 24 takes 0.85 × the time of a column of taps after the other, 28² × 24 1.0 ×."""
+    for size, taps in ((56, 9), (28, 3)):
+        default = config_space(Workload.from_function(depthwise((size, size), 24)), ZEN5).default
+        assert (default["sketch"], default["ku"]) == ("image_rows", taps)
+
+
 @pytest.mark.parametrize("cores", [1, 2])
 @pytest.mark.parametrize(("size", "channels", "stride", "taps", "tile"), [
     (112, 32, 1, 3, (1, 4, 9)), (28, 192, 1, 3, (1, 4, 9)), (14, 576, 1, 3, (2, 2, 9)),
@@ -301,12 +326,16 @@ def test_tiles_that_take_all_panels_compute_the_same(
         check(Workload.from_function(function), target, config, arrays, how)
 
 
-@pytest.mark.parametrize(("stride", "taps"), [(1, 5), (2, 25)])
-def test_wider_windows_run_a_row_of_taps_at_a_time(stride: int, taps: int) -> None:
+@pytest.mark.parametrize(("target", "stride", "wide", "taps"), [
+    (ZEN5, 1, 14, 5), (ZEN5, 2, 7, 5), (ZEN4, 1, 14, 5), (ZEN4, 2, 14, 25),
+])  # fmt: skip
+def test_wider_windows_run_a_row_of_taps_at_a_time(
+    target: Target, stride: int, wide: int, taps: int
+) -> None:
     """Unrolled, 5 × 5 taps at 28² had 18,000 lines of text and took 2.5 × the time."""
     function = depthwise((28, 28), 120, (5, 5), padding=((2, 2), (2, 2)), strides=(stride, stride))
-    default = config_space(Workload.from_function(function), ZEN5).default
-    assert tuple(default[n] for n in ("rw", "rh", "nv", "ku")) == (14, 1, 1, taps)
+    default = config_space(Workload.from_function(function), target).default
+    assert tuple(default[n] for n in ("rw", "rh", "nv", "ku")) == (wide, 1, 1, taps)
 
 
 def test_windows_too_large_to_unroll_have_a_default(recwarn: pytest.WarningsRecorder) -> None:
