@@ -29,6 +29,7 @@ from tunefarm.compiler.space.contraction.shape import (
     shares_vector,
     step_of,
     takes_few_sums,
+    taps,
     waits_for_stores,
     whole_window,
 )
@@ -38,6 +39,7 @@ from tunefarm.compiler.target import LINE_BYTES, SAME_SET_BYTES, Target, dtype_b
 # Multiply-adds of an unrolled body: twice as many take LLVM twice as long and run no faster (28 of
 # one step hide a loop's three instructions), and long ones it may spill.
 MAX_BODY = 64
+WHOLE_ROW = 28  # sums of a tile that has whole rows of a window's results: LLVM spills two terms
 # Of a tile whose taps are not: their sums and inputs fit the registers, of stride 2 nearly so.
 ROW_PIXELS, STRIDED_PIXELS = 14, 10
 SPLIT_LINES = 0.2  # of a kernel's time, where each vector is a panel of its own
@@ -98,11 +100,13 @@ def default_of(
     config |= default_blocks(c, target, lanes, choices, (rw, rh, nv), cycles)
     if window:
         return config | {"ku": window}
-    depth = c.reduce[-1].extent
+    depth, last = c.reduce[-1].extent, row_axes(c)[1]
+    rows_whole = last is not None and rw == last.extent and taps(c, last) > 1
+    one_term = rows_whole and rw * rh * nv >= WHOLE_ROW
     config["ku"] = max(
         int(u)
         for u in choices["ku"]
-        if rw * rh * nv * int(u) <= MAX_BODY
+        if rw * rh * nv * int(u) <= (WHOLE_ROW if one_term else MAX_BODY)
         and (int(u) <= 2 or not config["prefetch"])  # many hints at once hold up the loads
         and depth % int(u) == 0
         and _allowed({**config, "ku": u}, constraints)

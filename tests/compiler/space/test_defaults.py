@@ -182,6 +182,19 @@ def test_few_rows_ask_ahead_for_weights_from_beyond_the_second_cache(
     assert memory.sketch("contraction").default["prefetch"] == (hints if rows > 2 else 0)
 
 
+@pytest.mark.parametrize(("size", "taps", "terms"), [(14, 3, 1), (28, 3, 2), (14, 1, 2)])
+def test_a_tile_of_whole_rows_takes_a_term_at_a_time(size: int, taps: int, terms: int) -> None:
+    """With two terms and an epilogue LLVM spills its 28 sums: 14² × 256 takes 1.5 × the time."""
+    function = convolution(
+        (1, size, size, 256), 256, padding=((taps // 2,) * 2,) * 2, kernel=(taps, taps),
+        constants=(1, 2),
+    )  # fmt: skip
+    target = Target("llvm -mcpu=znver5 -num-cores=1")
+    direct = config_space(Workload.from_function(function), target).sketch("contraction").default
+    assert int(direct["rw"]) * int(direct["rh"]) * int(direct["nv"]) == 28
+    assert direct["ku"] == terms
+
+
 @pytest.mark.parametrize("batch", [(), (3,)])
 def test_a_long_product_of_variable_rows(batch: tuple[int, ...]) -> None:
     """A panel of the right operand, transposed, exceeds what a block may copy."""
