@@ -17,6 +17,12 @@ def whole(columns: Columns, name: str) -> Numbers:
     return np.asarray(columns[name], np.int64)
 
 
+def allows(constraints: Iterable[Constraint], config: Mapping[str, Value]) -> bool:
+    """Whether one config keeps all constraints."""
+    columns = {name: np.array([value]) for name, value in config.items()}
+    return all(limit.holds(columns)[0] for limit in constraints)
+
+
 def cheapest(
     choices: Mapping[str, Sequence[Value]],
     fixed: Mapping[str, int],

@@ -39,7 +39,9 @@ MIN_COPY_ROWS = 64  # fewer do not repay a copy of the right operand
 RUN = 2  # panels of a block that tiles take in turn: the next tile reads other channels
 LINES_OF_A_GROUP = 2  # groups whose channels take fewer are read together with their neighbours
 AHEAD, FAR_AHEAD = 32, 128  # steps of a sum that hints within a panel ask ahead for
-FEW_ROWS, MEMORY_ROWS = 8, 3  # fewer wait for their weights; that gain by hints from memory
+FAR_VECTORS = 4  # of a panel, of which the latter are at most 32 KB
+FEW_ROWS, ONE_OR_TWO = 8, 2  # fewer wait for their weights; as few find them in good order
+BEYOND = 2  # times the second level, from where on weights come from the third
 LARGE_WEIGHTS = 1 << 18  # bytes of all groups that hints ask for; in 16 registers of one alone
 UNEVEN = 1.1  # the work of the core that has most, over that of all alike
 L2_WAY_BYTES = 1 << 16  # addresses so far apart meet in one set of the second level
@@ -73,23 +75,41 @@ def default_blocks(
         order, mb, nb = _groups_in_turn(c, kernel, choices["mb"]) or (order, mb, nb)
     pack_rhs = _pack_rhs(c, kernel, choices["pack_rhs"], mb < kernel.tiles)
     packed = packed_at_build(c) or pack_rhs == PACK_WHOLE
-    # Few rows leave no time between two panels: the hardware's own prefetch does better.
     together = 1 if target.has_few_registers else prod(a.extent for a in groups_of(c))
     hints = packed and kernel.weight_bytes * together >= LARGE_WEIGHTS and kernel.rows >= FEW_ROWS
     ahead = hints and order != GROUPS_INSIDE and 1 in choices["next_panel"]
-    # Tiles in 16 registers read a panel faster than hints pay: more terms unrolled do better.
-    within = AHEAD if ahead and kernel.deep and not target.has_few_registers else 0
-    if packed and kernel.waits_for_weights:
-        within = FAR_AHEAD if kernel.rows < MEMORY_ROWS and register_tile[2] <= 4 else AHEAD
+    nv = register_tile[2]
     return {
         "mb": mb,
         "nb": nb,
         "order": order,
         "pack_lhs": 0,
         "pack_rhs": pack_rhs,
-        "prefetch": within,
+        "prefetch": _steps_ahead(kernel, nv, ahead) if packed else 0,
         "next_panel": int(ahead),
     }
+
+
+def _steps_ahead(kernel: _Kernel, vectors: int, next_panel: bool) -> int:
+    """How many steps ahead hints within a panel of ``vectors`` ask for weights; 0 for none.
+
+    Deep panels have them beside those for the next panel, but not in 16 registers, whose tiles read
+    a panel faster than hints pay. Few rows leave no time between two panels: the processor's own
+    prefetching does better, but on a Zen 5 from the third level. There 4 × 3072 × 768 takes 0.82 ×
+    the time, of weights from memory 0.83. A row by 1000 × 2048 takes 69 µs with hints 24 KB ahead,
+    and 69 to 82 without them as its pages lie; with nearer ones it takes 66, but 1.1 to 1.3 × as
+    long in networks; two cores, or weights from memory, gain nothing by far ones.
+    """
+    target = kernel.target
+    if kernel.rows >= FEW_ROWS or kernel.copies > 1:
+        return AHEAD if next_panel and kernel.deep and not target.has_few_registers else 0
+    own_bytes = kernel.weight_bytes / target.num_cores
+    if not target.outruns_lines or own_bytes <= BEYOND * target.l2_bytes:
+        return 0
+    if kernel.rows > ONE_OR_TWO:
+        return AHEAD
+    from_memory = target.weights_in_memory or target.num_cores > 1
+    return FAR_AHEAD if vectors <= FAR_VECTORS and not from_memory else 0
 
 
 def _groups_in_turn(
@@ -136,8 +156,8 @@ def _blocks_of_panels(
     run, share = min(RUN, kernel.panels), panel_count(kernel.panels, kernel.target.num_cores)
     runs = kernel.kept and not kernel.target.has_few_registers
     cores = kernel.target.num_cores
-    rows = kernel.copies * kernel.tiles
-    if kernel.whole_pixels or (kernel.target.has_mesh and 1 < cores <= rows):
+    enough = cores <= kernel.copies * kernel.tiles
+    if enough and (kernel.whole_pixels or (kernel.target.has_mesh and cores > 1)):
         least: tuple[int, ...] = (kernel.panels,)
     else:
         least = (run,) if runs else (kernel.panels, max(run, share))
@@ -186,8 +206,8 @@ class _Kernel:
     """A contraction in numbers. ``tiles`` and ``panels`` are what blocks consist of, ``copies``
     what is repeated around them. ``whole_pixels`` tells whether blocks have all panels,
     ``undivided`` whether those of one core have all rows: 56² × 144 of 5 × 5 taps and stride 2
-    takes 0.87 × the time (Zen 5). ``gathered_bytes`` counts the left operand once a tap, and
-    ``cycles`` is the time of one core for everything."""
+    takes 0.87 × the time, 14² × 672 of 3 × 3 0.92 (Zen 5). ``gathered_bytes`` counts the left
+    operand once a tap, and ``cycles`` is the time of one core for everything."""
 
     target: Target
     depthwise: bool
@@ -262,23 +282,6 @@ class _Kernel:
             again = 0 if self.input_bytes <= self._room else self.panels * self.input_bytes
             return self.weight_bytes + again
         return self.weight_bytes * -(-self.tiles // self._fitting("mn")) + self.input_bytes
-
-    @property
-    def waits_for_weights(self) -> bool:
-        """True of few rows by weights of twice the second level that come faster by hints.
-
-        In a loop 4 × 3072 × 768 takes 0.85 × the time, of weights from memory 0.83. A row by 1000 ×
-        2048 takes 69 µs with hints far ahead, however its pages lie, and 69 to 82 without them; by
-        near ones it takes 66, but in networks, whose pages the processor has to look up, 1.1 to 1.3
-        × as long (Zen 5, one core).
-        """
-        rows, target = self.rows * self.copies, self.target
-        least = MEMORY_ROWS if target.weights_in_memory else 1
-        return (
-            target.outruns_lines
-            and least <= rows < FEW_ROWS
-            and self.weight_bytes > 2 * target.l2_bytes
-        )
 
     @property
     def deep(self) -> bool:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import prod
 
 import numpy as np
 from tunefarm.compiler.processors import X86_64
 from tunefarm.compiler.space.analysis import Contraction
-from tunefarm.compiler.space.columns import Numbers, cheapest, whole
+from tunefarm.compiler.space.columns import Numbers, allows, cheapest, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, Value
 from tunefarm.compiler.space.contraction.blocks import default_blocks
 from tunefarm.compiler.space.contraction.depthwise import (
-    is_strided,
+    has_waiting_cycles,
     waiting_cycles,
-    waits_in_turn,
     window_cycles,
 )
 from tunefarm.compiler.space.contraction.shape import (
@@ -40,7 +39,7 @@ from tunefarm.compiler.target import LINE_BYTES, SAME_SET_BYTES, Target, dtype_b
 # one step hide a loop's three instructions), and long ones it may spill.
 MAX_BODY = 64
 WHOLE_ROW = 28  # sums of a tile that has whole rows of a window's results: LLVM spills two terms
-# Of a tile whose taps are not: their sums and inputs fit the registers, of stride 2 nearly so.
+# Pixels of a tile that takes a row of taps at a time: registers hold its sums and inputs.
 ROW_PIXELS, STRIDED_PIXELS = 14, 10
 SPLIT_LINES = 0.2  # of a kernel's time, where each vector is a panel of its own
 STREAM_CYCLES = 2.7  # of a vector of weights from the third level of cache (Zen 5: 97 GB/s a core)
@@ -76,7 +75,8 @@ def default_of(
         window = c.reduce[-1].extent
         waits = waits_for_stores(c, target)
         least = min(ROW_PIXELS // 2, int(choices["rw"][-1])) if waits else 1
-        most = STRIDED_PIXELS if is_strided(c) else ROW_PIXELS
+        apart = row_axes(c)[1]
+        most = STRIDED_PIXELS if apart is not None and step_of(c, apart) > 1 else ROW_PIXELS
         pixels = tuple(w for w in choices["rw"] if least <= int(w) <= most)
         vectors = tuple(v for v in choices["nv"] if int(v) <= (2 if waits else 1))
         tiles |= {"rw": pixels, "rh": (1,), "nv": vectors}
@@ -89,7 +89,7 @@ def default_of(
     )
     rw, rh, nv = found["rw"], found["rh"], found["nv"]
     choices["pack_rhs"] = tuple(
-        p for p in choices["pack_rhs"] if _allowed({**found, "pack_rhs": p}, constraints)
+        p for p in choices["pack_rhs"] if allows(constraints, {**found, "pack_rhs": p})
     )
     second = row_axes(c)[0]
     config: dict[str, int | str] = {"sketch": NAME, "rw": rw, "rh": rh, "nv": nv}
@@ -109,7 +109,7 @@ def default_of(
         if rw * rh * nv * int(u) <= (WHOLE_ROW if one_term else MAX_BODY)
         and (int(u) <= 2 or not config["prefetch"])  # many hints at once hold up the loads
         and depth % int(u) == 0
-        and _allowed({**config, "ku": u}, constraints)
+        and allows(constraints, {**config, "ku": u})
     )
     return config
 
@@ -152,11 +152,6 @@ def _of_few_sums(
     return {"sketch": NAME, **found, **blocks}
 
 
-def _allowed(config: Mapping[str, Value], constraints: Sequence[Constraint]) -> bool:
-    columns = {name: np.array([value]) for name, value in config.items()}
-    return all(limit.holds(columns)[0] for limit in constraints)
-
-
 def _by_rows_of_taps(c: Contraction, target: Target, window: int) -> bool:
     """True for a depthwise window that runs a row of its taps at a time, on a row of pixels.
 
@@ -167,8 +162,7 @@ def _by_rows_of_taps(c: Contraction, target: Target, window: int) -> bool:
     last = row_axes(c)[1]
     if window <= FEW_TAPS or last is None:
         return False
-    shares = target.outruns_lines and not waits_for_stores(c, target)
-    return step_of(c, last) == 1 or shares
+    return step_of(c, last) == 1 or (target.outruns_lines and not waits_for_stores(c, target))
 
 
 def _unevenness(c: Contraction, target: Target, lanes: int, k: Columns) -> Numbers:
@@ -200,7 +194,7 @@ def tile_cycles(
         row_tiles = row_tiles * -(-second.extent // whole(k, "rh"))
     count = panel_count(c.vector.extent, lanes)
     tiles = row_tiles * -(-count // vectors)
-    if not target.has_few_registers and waits_in_turn(c, target):
+    if not target.has_few_registers and has_waiting_cycles(c, target):
         return waiting_cycles(c, target, k, tiles)
     if whole_panels or shares_vector(c) or _is_stream(c, target) or target.has_few_registers:
         cycles = tiles * _step_cycles(c, target, lanes, rows, vectors)

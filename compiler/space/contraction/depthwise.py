@@ -1,5 +1,5 @@
-"""Cycles of a depthwise window whose taps a register tile has all at once, and whose tiles take the
-panels of a block in turn: by what its loads wait for."""
+"""Cycles of a depthwise window whose taps a register tile has all at once, by what its loads wait
+for; and whether tiles take the panels of a block in turn."""
 
 from __future__ import annotations
 
@@ -28,14 +28,20 @@ BY_ROW, ROW, OTHERWISE = 0.85, 0.1, 1.3  # ``_row_by_row_factor``
 SMALL = 7  # rows of results: too few for that, most tiles are at a border
 # Cycles of two FMAs where rows wait for stores, of a vector of results and of each that it reads:
 NEAR_READS, FAR_READS = (2.0, 0.6), (1.1, 1.43)
-APART_BYTES, FAR_BYTES = 1024, 1536  # from pixel to pixel, from where on the latter hold
+FAR_BYTES = 1536  # from pixel to pixel, from where on the latter hold
+APART_BYTES = 1024  # from pixel to pixel, from where on rows that wait are best by flat tiles
 CROWD = 0.075  # of a vector of results, for each pixel read, and KiB to the next beyond its vectors
 MANY_SUMS = 12  # of a tile: more take 1.1 × the time, fewer than ``FEW_SUMS`` wait for each other
 # Of a window that waits for lines, image and results over the second level of cache: up to where
 # multiply-adds bound it, rows of pixels two apart are best, and from where on panels come in turn.
 KEPT, KEPT_APART, IN_TURN = 0.65, 2.5, 4.0
-TILE_PIXELS = 40  # that a tile reads where lines are shared
-TWO_LINES = 1.4  # times the cycles of sums whose loads meet one line
+# Where lines are shared: what half of the first level has to hold, in distances of two results'
+# pixels; sums of a tile, beyond which it takes ``MANY`` times as long; what the cycles of a sum are
+# beside those of rows of images (``image_rows``), of a pixel read, of each further vector, and of
+# tiles of other widths.
+TILE_PIXELS, MOST_SUMS, MANY = 40, 16, 1.1
+SEVERAL = 3  # tiles of rows of a core, beyond which shares count as even
+TWO_LINES, PIXEL_READ, FURTHER, OTHER_WIDTH = 1.4, 0.4, 0.1, 1.8
 BEGIN, READ = 0.5, 0.25  # cycles of a tap of a tile, and of a vector that it reads
 RELOADED = 1.2  # of a kernel's time, where weights and sums exceed the registers
 MEETING_ROWS, MEETS = 4, 0.1  # rows of a tile that fit where they meet, and what each more takes
@@ -68,11 +74,10 @@ def shares_lines(c: Contraction, target: Target) -> bool:
     Cores that write panels of the same pixels write the same lines: 28² × 120 takes 2.1 × the time,
     14² × 200 3.1 × (two cores of a Zen 5); on one core panels in turn take 0.9 × the time.
     """
-    few = 0 < whole_window(c) <= FEW_TAPS
-    return target.outruns_lines and few and begins_inside_lines(c)
+    return _is_bound_by_lines(c, target) and begins_inside_lines(c)
 
 
-def waits_in_turn(c: Contraction, target: Target) -> bool:
+def has_waiting_cycles(c: Contraction, target: Target) -> bool:
     """Whether ``waiting_cycles`` tells the time of a depthwise window."""
     if _waits_for_lines(c, target):
         return _is_far(c, target)
@@ -83,7 +88,8 @@ def window_cycles(
     c: Contraction, target: Target, lanes: int, k: Columns, tiles: Numbers, pairs: Numbers
 ) -> Numbers:
     """Cycles of one tap of a whole window: two FMAs a cycle, and the lines of images that exceed
-    the second level of cache, where tall tiles read each line seldom.
+    the second level of cache, where tall tiles read each line seldom; where lines bound it, by
+    models of their own.
 
     Tiles of 7 rows by 1 column took 0.5 to 0.85 × the time of rows one tap at a time there, of
     7 columns by 1 row 0.7 to 1 elsewhere (MobileNetV2's layers on Zen 5, one and two cores). Where
@@ -117,7 +123,8 @@ def window_cycles(
 
 
 def waiting_cycles(c: Contraction, target: Target, k: Columns, tiles: Numbers) -> Numbers:
-    """Cycles of one tap of a whole window by tiles that take all panels in turn, where rows wait.
+    """Cycles of one tap of a whole window where rows wait, by tiles that take all panels in turn
+    as far as the second level holds what these read.
 
     What a tile reads comes from the second level, for its rows meet in a few sets of the first:
     the further pixels are apart, the more small square tiles of many vectors gain. In clocks of a
@@ -131,7 +138,7 @@ def waiting_cycles(c: Contraction, target: Target, k: Columns, tiles: Numbers) -
     wide, high, vectors = whole(k, "rw"), whole(k, "rh"), whole(k, "nv")
     read = _pixels_read(c, k)
     pixel = bytes_apart(c, last)
-    if _waits_for_lines(c, target):  # last tiles have code of their own
+    if _waits_for_lines(c, target):  # it reads every line of a pixel; a last tile ends early
         tiles = tiles * _share_of_results(c, k)
     else:
         pixel //= step_of(c, last)
@@ -183,21 +190,23 @@ def _cycles_beside_lines(
     """
     second, last = row_axes(c)
     wide, high, vectors = whole(k, "rw"), whole(k, "rh"), whole(k, "nv")
-    moved, sums = _moved_bytes(c) / target.l2_bytes, wide * high * vectors
-    weights = whole_window(c) * vectors
-    if moved <= KEPT or _is_flat(c, target):
+    levels, sums = _moved_bytes(c) / target.l2_bytes, wide * high * vectors
+    weights, kept = whole_window(c) * vectors, levels <= KEPT
+    if kept or _is_flat(c, target):
         whole_tiles = tiles * _share_of_results(c, k)
-        held = weights + (sums + 1 if moved <= KEPT else 0) <= target.vector_registers
-        small = np.select([high == 1, high > wide], [1.08, 1.02], 1.0)
-        tall = small if moved <= KEPT else np.where(high > 1, 1.15, 1.0)
+        held = weights + (sums + 1 if kept else 0) <= target.vector_registers
+        square = np.select([high == 1, high > wide], [1.08, 1.02], 1.0)
+        flat = np.where(high > 1, 1.15, 1.0)
         read = vectors * _pixels_read(c, k) / whole_window(c)
         cycles = whole_tiles * (sums / 2 + READ * read) + tiles * BEGIN
-        many = np.where((sums > MANY_SUMS) & (high > 1), 1.1, 1.0)
-        return cycles * pairs * many * tall * np.where(held, 1.0, RELOADED)
+        many = np.where((sums > MANY_SUMS) & (high > 1), MANY, 1.0)
+        shape = pairs * many * (square if kept else flat)
+        return cycles * shape * np.where(held, 1.0, RELOADED)
     across = wide * (step_of(c, last) if last else 1)
     down = high * (step_of(c, second) if second else 1) + (taps(c, second) - 1 if second else 0)
-    few = second is not None and bytes_apart(c, second) % SAME_SET_BYTES == 0 and moved <= IN_TURN
-    beyond = MEETS * np.maximum(high - MEETING_ROWS, 0) if few else 0.0
+    meet = second is not None and bytes_apart(c, second) % SAME_SET_BYTES == 0
+    meet = meet and levels <= IN_TURN  # beyond, the last level's lines cost more
+    beyond = MEETS * np.maximum(high - MEETING_ROWS, 0) if meet else 0.0
     shape = (1 + 0.15 * (vectors - 1)) * np.where(sums > FEW_SUMS, 1.03, 1.0) * (1 + beyond)
     return tiles * (sums / 2 + vectors * across * down / whole_window(c) + 0.1) * shape
 
@@ -210,13 +219,24 @@ def _cycles_of_shared_lines(c: Contraction, target: Target, k: Columns, tiles: N
     other have one column, at a third of the code: that of two, 20 KB, takes a network 3.5 µs to
     fetch, as long as 14² × 184 takes.
     """
-    wide, vectors = whole(k, "rw"), whole(k, "nv")
-    sums, strided = wide * whole(k, "rh") * vectors, is_strided(c)
+    wide, high, vectors = whole(k, "rw"), whole(k, "rh"), whole(k, "nv")
+    sums, strided = wide * high * vectors, is_strided(c)
     columns = 2 if strided or panels_in_turn(c, target) else 1
-    many = np.where(sums > (MANY_SUMS if strided else 16), 1.1, 1.0)
-    shape = many * np.where(wide == columns, 1.0, 1.8) * (1 + 0.1 * (vectors - 1))
-    reads = (1 + 0.4 * vectors * _pixels_read(c, k) / sums) / 2
-    return TWO_LINES * tiles * _share_of_results(c, k) * sums / 2 * reads * shape
+    shape = np.where(wide == columns, 1.0, OTHER_WIDTH) * (1 + FURTHER * (vectors - 1))
+    shape *= np.where(sums > (MANY_SUMS if strided else MOST_SUMS), MANY, 1.0)
+    reads = (1 + PIXEL_READ * vectors * _pixels_read(c, k) / sums) / 2
+    cycles = TWO_LINES * tiles * _share_of_results(c, k) * sums / 2 * reads * shape
+    return cycles * _unevenness_of_rows(c, target, high)
+
+
+def _unevenness_of_rows(c: Contraction, target: Target, high: Numbers) -> Numbers:
+    """The tiles of rows of the busiest core over those of each if all had the same; 1 where there
+    are several for each."""
+    second, last = row_axes(c)
+    images = prod(a.extent for a in (*c.rows, *c.outer) if a not in (second, last))
+    tiles = images * -(-(second.extent if second else 1) // high)
+    busiest = -(-tiles // target.num_cores)
+    return np.where(busiest > SEVERAL, 1.0, busiest * target.num_cores / tiles)
 
 
 def _share_of_results(c: Contraction, k: Columns) -> Numbers:
@@ -239,12 +259,18 @@ def _pixels_read(c: Contraction, k: Columns) -> Numbers:
 
 
 def _waits_for_lines(c: Contraction, target: Target) -> bool:
-    """Whether a window of few taps on pixels of whole lines is bound by the lines that it reads."""
-    return target.outruns_lines and 0 < whole_window(c) <= FEW_TAPS and not begins_inside_lines(c)
+    """Whether lines are what a window on pixels of whole lines waits for."""
+    return _is_bound_by_lines(c, target) and not begins_inside_lines(c)
+
+
+def _is_bound_by_lines(c: Contraction, target: Target) -> bool:
+    """Whether a window of few taps, along both axes of its rows, is bound by the lines it reads."""
+    slides = all(axis is not None and taps(c, axis) > 1 for axis in row_axes(c))
+    return target.outruns_lines and slides and 0 < whole_window(c) <= FEW_TAPS
 
 
 def _is_far(c: Contraction, target: Target) -> bool:
-    """Whether rows wait for stores, and pixels meet in few sets too."""
+    """Whether rows wait for stores, and pixels that neighbours read meet in one or two sets."""
     last = row_axes(c)[1]
     if last is None or not waits_for_stores(c, target):
         return False
@@ -252,12 +278,12 @@ def _is_far(c: Contraction, target: Target) -> bool:
 
 
 def _is_flat(c: Contraction, target: Target) -> bool:
-    """Whether rows of columns are best: pixels that are read lie a KiB or more apart, or two apart
-    where the last level does not bound them."""
-    last = row_axes(c)[1]
-    apart = last is not None and bytes_apart(c, last) // step_of(c, last) >= APART_BYTES
+    """Whether tiles of one row are best: rows wait for stores and pixels lie a KiB or more apart,
+    or pixels that are read lie two apart, in an image of a few times the second level."""
     if is_strided(c):
         return _moved_bytes(c) <= KEPT_APART * target.l2_bytes
+    last = row_axes(c)[1]
+    apart = last is not None and bytes_apart(c, last) >= APART_BYTES
     return apart and waits_for_stores(c, target)
 
 

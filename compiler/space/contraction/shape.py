@@ -20,7 +20,7 @@ from tunefarm.compiler.tir.schedule.tree import store_of
 
 NAME, VERSION = "contraction", 3
 MAX_WINDOW = 32  # taps that are unrolled together
-FEW_TAPS = 9  # of a window: these are unrolled together
+FEW_TAPS = 9  # of a window: all of these, by default
 FEW_SUMS = 8  # two multiply-adds a cycle, each of which takes four
 PACK_PANEL, PACK_WHOLE = 1, 2  # a right operand copied panel by panel, or all of it at once
 # Orders of blocks "mn" in which a tile of rows takes all panels of one in turn, or all groups.

@@ -161,11 +161,13 @@ def test_hints_within_a_deep_panel(processor: str, hints: int, terms: int) -> No
     assert (direct.default["prefetch"], direct.default["ku"]) == (hints, terms)
 
 
-@pytest.mark.parametrize(("processor", "rows", "columns", "hints"), [
-    ("znver5", 1, 1000, 128), ("znver5", 4, 768, 32), ("znver5", 1, 64, 0), ("znver4", 1, 1000, 0),
+@pytest.mark.parametrize(("processor", "cores", "rows", "columns", "hints"), [
+    ("znver5", 1, 1, 1000, 128), ("znver5", 1, 4, 768, 32), ("znver5", 2, 4, 1000, 32),
+    ("znver5", 1, 1, 64, 0), ("znver5", 1, 1, 3072, 0), ("znver4", 1, 1, 1000, 0),
+    ("znver5", 2, 1, 1000, 0), ("znver5", 8, 4, 1000, 0),  # each core's share in its caches
 ])  # fmt: skip
 def test_few_rows_ask_ahead_for_weights_from_beyond_the_second_cache(
-    processor: str, rows: int, columns: int, hints: int
+    processor: str, cores: int, rows: int, columns: int, hints: int
 ) -> None:
     """A row by 2048 × 1000 weights takes 69 µs with hints and 69 to 82 without (Zen 5)."""
     left = Var("x", TensorType((rows, 2048), "float32"))
@@ -173,7 +175,7 @@ def test_few_rows_ask_ahead_for_weights_from_beyond_the_second_cache(
     function = Function(
         (left, weights), call("matmul", left, weights), {"primitive": True, "constants": (1,)}
     )
-    target = Target(f"llvm -mcpu={processor} -num-cores=1")
+    target = Target(f"llvm -mcpu={processor} -num-cores={cores}")
     default = contraction.space(function, target).default
     assert default["prefetch"] == hints
     if hints:

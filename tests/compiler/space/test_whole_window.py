@@ -132,7 +132,6 @@ def contraction_default(function: Function, target: Target) -> Config:
 @pytest.mark.parametrize(("size", "channels", "stride", "tile"), [
     (112, 48, 1, (1, 7, 1)),  # 4.8 MB of images
     (28, 192, 2, (7, 1, 2)),
-    (7, 960, 1, (2, 2, 2)),
 ])  # fmt: skip
 def test_tiles_are_tall_where_images_exceed_the_second_cache(
     size: int, channels: int, stride: int, tile: tuple[int, int, int]
@@ -223,11 +222,42 @@ def test_tiles_take_all_lines_that_pixels_share(
     assert int(two["mb"]) * int(two["rh"]) < -(-size // stride)  # of one core
 
 
-def test_rows_of_large_images_have_all_taps_at_once() -> None:
+@pytest.mark.parametrize("cores", [4, 8, 16])
+@pytest.mark.parametrize(("size", "channels"), [(28, 120), (14, 200), (7, 1000)])
+def test_every_core_has_rows_of_pixels_that_share_lines(
+    size: int, channels: int, cores: int
+) -> None:
+    target = Target(f"llvm -mcpu=znver5 -num-cores={cores}")
+    default = contraction_default(depthwise((size, size), channels), target)
+    d = {name: int(default[name]) for name in ("rh", "mb", "nv", "nb")}
+    rows = -(-size // (d["rh"] * d["mb"]))
+    panels = -(-channels // (16 * d["nv"] * d["nb"]))
+    assert rows * panels >= min(cores, size)
+    if cores <= 4:
+        assert (rows, panels) == (4, 1)
+
+
+@pytest.mark.parametrize(("size", "channels", "taps", "ku"), [
+    (56, 24, 3, 9),
+    (28, 24, 3, 3),
+    (112, 17, 5, 5),  # of 25 taps the code would be five times as long
+])  # fmt: skip
+def test_rows_of_large_images_have_all_taps_at_once(
+    size: int, channels: int, taps: int, ku: int
+) -> None:
     """56² × 24 takes 0.85 × the time of a column of taps after the other, 28² × 24 1.0 ×."""
-    for size, taps in ((56, 9), (28, 3)):
-        default = config_space(Workload.from_function(depthwise((size, size), 24)), ZEN5).default
-        assert (default["sketch"], default["ku"]) == ("image_rows", taps)
+    pad = taps // 2
+    function = depthwise((size, size), channels, (taps, taps), padding=((pad, pad), (pad, pad)))
+    default = config_space(Workload.from_function(function), ZEN5).default
+    assert (default["sketch"], default["ku"]) == ("image_rows", ku)
+
+
+@pytest.mark.parametrize("target", [ZEN4, ZEN5])
+def test_rows_apart_are_no_pixels_apart(target: Target) -> None:
+    """Neighbours along the row share what they read, as without strides."""
+    function = depthwise((28, 28), 120, (5, 5), padding=((2, 2), (2, 2)), strides=(2, 1))
+    default = contraction_default(function, target)
+    assert (default["rw"], default["ku"]) == (14, 5)
 
 
 @pytest.mark.parametrize("cores", [1, 2])
