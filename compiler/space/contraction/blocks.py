@@ -97,8 +97,8 @@ def _steps_ahead(kernel: _Kernel, vectors: int, next_panel: bool) -> int:
     a panel faster than hints pay. Few rows leave no time between two panels: the processor's own
     prefetching does better, but on a Zen 5 from the third level. There 4 × 3072 × 768 takes 0.82 ×
     the time, of weights from memory 0.83. A row by 1000 × 2048 takes 69 µs with hints 24 KB ahead,
-    and 69 to 82 without them as its pages lie; with nearer ones it takes 66, but 1.1 to 1.3 × as
-    long in networks; two cores, or weights from memory, gain nothing by far ones.
+    and 69 to 82 without them; with nearer ones it takes 66, but 1.1 to 1.3 × as long in networks,
+    where some lines come from memory. Two cores, or weights from memory, gain nothing by far ones.
     """
     target = kernel.target
     if kernel.rows >= FEW_ROWS or kernel.copies > 1:
@@ -108,8 +108,8 @@ def _steps_ahead(kernel: _Kernel, vectors: int, next_panel: bool) -> int:
         return 0
     if kernel.rows > ONE_OR_TWO:
         return AHEAD
-    from_memory = target.weights_in_memory or target.num_cores > 1
-    return FAR_AHEAD if vectors <= FAR_VECTORS and not from_memory else 0
+    gains = target.num_cores == 1 and not target.weights_in_memory
+    return FAR_AHEAD if gains and vectors <= FAR_VECTORS else 0
 
 
 def _groups_in_turn(
