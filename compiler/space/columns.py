@@ -17,6 +17,11 @@ def whole(columns: Columns, name: str) -> Numbers:
     return np.asarray(columns[name], np.int64)
 
 
+def unevenness(parts: Numbers, cores: int) -> Numbers:
+    """The parts of the busiest core over those of each if all had the same."""
+    return -(-parts // cores) * cores / parts
+
+
 def allows(constraints: Iterable[Constraint], config: Mapping[str, Value]) -> bool:
     """Whether one config keeps all constraints."""
     columns = {name: np.array([value]) for name, value in config.items()}

@@ -21,11 +21,11 @@ from tunefarm.compiler.space.contraction.shape import (
     PANELS_INSIDE,
     bytes_apart,
     groups_of,
+    is_strided,
     packed_at_build,
     panel_count,
     row_axes,
     shares_vector,
-    step_of,
     taps,
     transposed,
     waits_for_stores,
@@ -95,10 +95,11 @@ def _steps_ahead(kernel: _Kernel, vectors: int, next_panel: bool) -> int:
 
     Deep panels have them beside those for the next panel, but not in 16 registers, whose tiles read
     a panel faster than hints pay. Few rows leave no time between two panels: the processor's own
-    prefetching does better, but on a Zen 5 from the third level. There 4 × 3072 × 768 takes 0.82 ×
-    the time, of weights from memory 0.83. A row by 1000 × 2048 takes 69 µs with hints 24 KB ahead,
-    and 69 to 82 without them; with nearer ones it takes 66, but 1.1 to 1.3 × as long in networks,
-    where some lines come from memory. Two cores, or weights from memory, gain nothing by far ones.
+    prefetching does better, but on a Zen 5 from the third level. There 4 × 3072 × 768 takes 0.83 to
+    0.89 × the time, of weights from memory 0.83. A row by 1000 × 2048 takes 69 µs with hints 24 KB
+    ahead, and 69 to 82 without them; with nearer ones it takes 66, but 1.1 to 1.3 × as long in
+    networks, where some lines come from memory. Two cores, or weights from memory, gain nothing by
+    far ones.
     """
     target = kernel.target
     if kernel.rows >= FEW_ROWS or kernel.copies > 1:
@@ -125,9 +126,8 @@ def _groups_in_turn(
     cores, tiles = kernel.target.num_cores, kernel.tiles
     groups = prod(a.extent for a in groups_of(c))
     images = kernel.copies // groups
-    apart = any(step_of(c, axis) > 1 for axis in row_axes(c) if axis is not None)
     inputs = c.reduce[-1].extent * dtype_bytes(c.lhs.load.dtype)
-    shared = apart or inputs < LINES_OF_A_GROUP * LINE_BYTES
+    shared = is_strided(c) or inputs < LINES_OF_A_GROUP * LINE_BYTES
     if not shared or kernel.weight_bytes * groups > kernel.target.l2_bytes:
         return None
 

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 from tunefarm.compiler.processors import X86_64
 from tunefarm.compiler.space.analysis import Contraction
-from tunefarm.compiler.space.columns import Numbers, allows, cheapest, whole
+from tunefarm.compiler.space.columns import Numbers, allows, cheapest, unevenness, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, Value
 from tunefarm.compiler.space.contraction.blocks import default_blocks
 from tunefarm.compiler.space.contraction.depthwise import (
@@ -75,8 +75,8 @@ def default_of(
         window = c.reduce[-1].extent
         waits = waits_for_stores(c, target)
         least = min(ROW_PIXELS // 2, int(choices["rw"][-1])) if waits else 1
-        apart = row_axes(c)[1]
-        most = STRIDED_PIXELS if apart is not None and step_of(c, apart) > 1 else ROW_PIXELS
+        last = row_axes(c)[1]
+        most = STRIDED_PIXELS if last is not None and step_of(c, last) > 1 else ROW_PIXELS
         pixels = tuple(w for w in choices["rw"] if least <= int(w) <= most)
         vectors = tuple(v for v in choices["nv"] if int(v) <= (2 if waits else 1))
         tiles |= {"rw": pixels, "rh": (1,), "nv": vectors}
@@ -171,7 +171,7 @@ def _unevenness(c: Contraction, target: Target, lanes: int, k: Columns) -> Numbe
     if not _is_stream(c, target):
         return np.ones(len(whole(k, "nv")))
     panels, cores = -(-c.vector.extent // (whole(k, "nv") * lanes)), target.num_cores
-    return -(-panels // cores) * cores / panels
+    return unevenness(panels, cores)
 
 
 def _is_stream(c: Contraction, target: Target) -> bool:

@@ -7,13 +7,14 @@ from math import gcd, prod
 
 import numpy as np
 from tunefarm.compiler.space.analysis import Contraction
-from tunefarm.compiler.space.columns import Numbers, whole
+from tunefarm.compiler.space.columns import Numbers, unevenness, whole
 from tunefarm.compiler.space.config import Columns
 from tunefarm.compiler.space.contraction.shape import (
     FEW_SUMS,
     FEW_TAPS,
     begins_inside_lines,
     bytes_apart,
+    is_strided,
     padded,
     row_axes,
     row_by_row,
@@ -230,13 +231,12 @@ def _cycles_of_shared_lines(c: Contraction, target: Target, k: Columns, tiles: N
 
 
 def _unevenness_of_rows(c: Contraction, target: Target, high: Numbers) -> Numbers:
-    """The tiles of rows of the busiest core over those of each if all had the same; 1 where there
-    are several for each."""
+    """``unevenness`` of the tiles of rows; 1 where there are several for each core."""
     second, last = row_axes(c)
     images = prod(a.extent for a in (*c.rows, *c.outer) if a not in (second, last))
     tiles = images * -(-(second.extent if second else 1) // high)
-    busiest = -(-tiles // target.num_cores)
-    return np.where(busiest > SEVERAL, 1.0, busiest * target.num_cores / tiles)
+    several = tiles > SEVERAL * target.num_cores
+    return np.where(several, 1.0, unevenness(tiles, target.num_cores))
 
 
 def _share_of_results(c: Contraction, k: Columns) -> Numbers:
@@ -285,11 +285,6 @@ def _is_flat(c: Contraction, target: Target) -> bool:
     last = row_axes(c)[1]
     apart = last is not None and bytes_apart(c, last) >= APART_BYTES
     return apart and waits_for_stores(c, target)
-
-
-def is_strided(c: Contraction) -> bool:
-    """Whether neighbours along a row or a column are further apart than a pixel."""
-    return any(axis is not None and step_of(c, axis) > 1 for axis in row_axes(c))
 
 
 def _moved_bytes(c: Contraction) -> int:

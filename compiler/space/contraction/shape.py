@@ -113,6 +113,11 @@ def step_of(c: Contraction, axis: Axis) -> int:
     return max((abs(affine(i).coefficient(var)) for i in c.lhs.load.indices), default=1) or 1
 
 
+def is_strided(c: Contraction) -> bool:
+    """Whether neighbours along a row or a column are further apart than a pixel."""
+    return any(axis is not None and step_of(c, axis) > 1 for axis in row_axes(c))
+
+
 def whole_window(c: Contraction) -> int:
     """Taps of a depthwise window of two axes, which a tile may unroll together; 0 for others."""
     count = prod(a.extent for a in c.reduce)

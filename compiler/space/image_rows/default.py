@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 from tunefarm.compiler.space.analysis import Contraction
-from tunefarm.compiler.space.columns import Mask, Numbers, allows, cheapest, whole
+from tunefarm.compiler.space.columns import Mask, Numbers, allows, cheapest, unevenness, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, Value
 from tunefarm.compiler.space.contraction.blocks import default_blocks
 from tunefarm.compiler.space.contraction.knobs import MAX_UNROLLED
@@ -107,9 +107,8 @@ def _tiles(c: Contraction, rows: Numbers) -> Numbers:
 
 
 def _unevenness(c: Contraction, target: Target, k: Columns) -> Numbers:
-    """The work of the core that has most of the rows, over that of all alike."""
-    tiles = _tiles(c, whole(k, "rw"))
-    return -(-tiles // target.num_cores) * target.num_cores / tiles
+    """``unevenness`` of the tiles of rows."""
+    return unevenness(_tiles(c, whole(k, "rw")), target.num_cores)
 
 
 def _body(k: Columns) -> Numbers:
