@@ -23,10 +23,11 @@ from tunefarm.compiler.processors import RISCV64
 from tunefarm.compiler.runtime.arch import Arch, arch_of
 from tunefarm.compiler.target import Target
 
-POOL_VERSION = 2  # layout of the pool's memory and the ABI above
+POOL_VERSION = 3  # layout of the pool's memory and the ABI above
 MAX_THREADS = 256
 POOL_ALIGNMENT = 128
 POOL_BYTES = 1024 + 128 * MAX_THREADS
+PATIENCE = 24  # pauses of a spin loop before a thread looks at what others have left
 
 # ``tunefarm_invoke`` passes the next larger number of pointers: a callee ignores what it did not
 # ask for, since the caller removes the arguments in both C calling conventions served here.
@@ -87,7 +88,7 @@ def _source(name: str) -> str:
 
 
 def _complete(text: str, arch: Arch) -> str:
-    values = {**arch.calls, "max_parts": MAX_THREADS}
+    values = {**arch.calls, "max_parts": MAX_THREADS, "patience": PATIENCE}
     for name, value in values.items():
         text = text.replace("{" + name + "}", str(value))
     return text

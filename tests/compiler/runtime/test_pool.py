@@ -82,12 +82,45 @@ define void @rendezvous(ptr %pool, ptr %workspace, ptr %n, ptr %counts) {
   ret void
 }
 """
+# Iteration n[0] of eight waits for iteration n[1], which must be another thread's.
+WAIT = """
+declare void @tunefarm_parallel(ptr, ptr, ptr, i64, ptr, i64, i64)
+define internal void @one(ptr %closure, i64 %i, ptr %scratch) {
+entry:
+  %p.n = getelementptr ptr, ptr %closure, i64 1
+  %counts = load ptr, ptr %closure
+  %n = load ptr, ptr %p.n
+  %waiting = load i64, ptr %n
+  %p.awaited = getelementptr i64, ptr %n, i64 1
+  %awaited = load i64, ptr %p.awaited
+  %p.other = getelementptr i64, ptr %counts, i64 %awaited
+  %waits = icmp eq i64 %i, %waiting
+  br i1 %waits, label %wait, label %exit
+wait:
+  %other = load atomic i64, ptr %p.other seq_cst, align 8
+  %done = icmp ne i64 %other, 0
+  br i1 %done, label %exit, label %wait
+exit:
+  %place = getelementptr i64, ptr %counts, i64 %i
+  %old = atomicrmw add ptr %place, i64 1 seq_cst
+  ret void
+}
+define void @wait(ptr %pool, ptr %workspace, ptr %n, ptr %counts) {
+  %closure = alloca [2 x ptr]
+  store ptr %counts, ptr %closure
+  %p.n = getelementptr ptr, ptr %closure, i64 1
+  store ptr %n, ptr %p.n
+  call void @tunefarm_parallel(ptr %pool, ptr @one, ptr %closure, i64 8,
+    ptr null, i64 0, i64 -1)
+  ret void
+}
+"""
 PAIR = TensorType((2,), "int64")
 SLOTS = TensorType((4096,), "int64")
 
 
-def kernel(name: str, target: Target, threads: int) -> KernelFunction:
-    code = compile_llvm(COUNT, target)
+def kernel(name: str, target: Target, threads: int, text: str = COUNT) -> KernelFunction:
+    code = compile_llvm(text, target)
     return load_kernel([code], name, [PAIR, SLOTS], target=target, threads=threads)
 
 
@@ -110,6 +143,24 @@ def test_every_index_runs_once(target: Target, threads: int) -> None:
 
 def test_two_threads_run_at_once(target: Target) -> None:
     assert counted(kernel("rendezvous", target, 2), 0, 0)[0] == 2
+
+
+@pytest.mark.parametrize(("waiting", "awaited"), [(0, 3), (0, 2), (4, 7), (4, 6)])
+def test_what_a_slow_thread_has_not_claimed_is_run_by_the_other(
+    target: Target, waiting: int, awaited: int
+) -> None:
+    wait = kernel("wait", target, 2, WAIT)
+    for _ in range(50):
+        assert (counted(wait, waiting, awaited)[:8] == 1).all()
+
+
+def test_short_loops_of_more_threads_than_there_are_cpus(target: Target) -> None:
+    count = kernel("count", target, 9)
+    for i in range(1000):
+        n = 1 + i * 37 % 1200
+        counts = counted(count, n, 0)
+        assert (counts[:n] == 1).all(), n
+        assert not counts[n:].any(), n
 
 
 def test_a_loop_inside_a_loop_runs_every_index_once(target: Target) -> None:
