@@ -69,7 +69,7 @@ def _scale_outputs(node: Call, uses: Uses) -> Expr | None:
     axis = len(kind.shape) - 1
     if anchor.op == "conv" and anchor.attrs["data_layout"] == "NCS":
         axis = 1
-    factor = _along(s, axis, len(kind.shape))
+    factor = factors_along(s.data, axis, len(kind.shape))
     if factor is None or (factor.size > 1 and w.data.ndim == 1):
         return None
     return with_args(anchor, [x, _scaled(w, factor, _output_axis(anchor))])
@@ -93,17 +93,17 @@ def _scale_inputs(node: Call, uses: Uses) -> Expr | None:
         axis = 1
     if node.op == "matmul" and node.attrs["transpose_a"]:
         axis -= 1
-    factor = _along(s, axis, len(kind.shape))
+    factor = factors_along(s.data, axis, len(kind.shape))
     if factor is None:
         return None
     return with_args(node, [x, _scaled(w, factor, _input_axis(node))])
 
 
-def _along(s: Constant, axis: int, rank: int) -> NDArray[Any] | None:
+def factors_along(factors: NDArray[Any], axis: int, rank: int) -> NDArray[Any] | None:
     """The factors if they vary along ``axis`` of a rank-``rank`` tensor alone, else None."""
-    shape = (1,) * (rank - s.data.ndim) + s.data.shape
+    shape = (1,) * (rank - factors.ndim) + factors.shape
     varies = [d for d, extent in enumerate(shape) if extent != 1]
-    return s.data.reshape(-1) if varies in ([], [axis]) else None
+    return factors.reshape(-1) if varies in ([], [axis]) else None
 
 
 def _output_axis(anchor: Call) -> int:

@@ -23,6 +23,7 @@ from tunefarm.compiler.transform.legalize import legalize
 from tunefarm.compiler.transform.lower_precision import lower_precision
 from tunefarm.compiler.transform.lower_quantized import lower_quantized
 from tunefarm.compiler.transform.mask_of_grids import mask_of_grids
+from tunefarm.compiler.transform.merge_branches import merge_branches
 from tunefarm.compiler.transform.pack_pixels import pack_pixels
 from tunefarm.compiler.transform.pixels_in_words import pixels_in_words
 from tunefarm.compiler.transform.place_planes import place_planes
@@ -43,6 +44,7 @@ STEPS = (
     Pass("fold_constants", fold_constants, level=1),
     Pass("canonicalize_ops", canonicalize_ops, level=1),
     Pass("recognize_functions", recognize_functions, level=1),
+    Pass("merge_branches", merge_branches, level=2),
     Pass("fold_scale_axis", fold_scale_axis, level=2),
     Pass("convert_layout", convert_layout, level=1),
     Pass("eliminate_common_subexpressions_first", eliminate_common_subexpressions, level=1),
