@@ -209,9 +209,9 @@ class Target:
         return self.options.get("mattr", "").split(",")
 
     @property
-    def has_quick_tables(self) -> bool:
-        """Whether a table in registers costs less than the multiplications that it saves."""
-        return self.mcpu in QUICK_TABLES
+    def quick_tables(self) -> frozenset[str]:
+        """Functions of which a table in registers costs less than the multiplications it saves."""
+        return QUICK_TABLES.get(self.mcpu, frozenset())
 
     @property
     def has_fma(self) -> bool:

@@ -253,7 +253,7 @@ class Arithmetic(Casts):
         t = self.target
         fused = t.has_fma and not self.is_wasm
         lines, result, declares = emit_math(
-            name, first.lanes, first.dtype, texts, b.fresh, t.has_avx512, fused, t.has_quick_tables
+            name, first.lanes, first.dtype, texts, b.fresh, t.has_avx512, fused, t.quick_tables
         )
         self.declares.update(declares)
         b.hoist(map(str.strip, lines), result, key, texts)

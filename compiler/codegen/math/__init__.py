@@ -17,7 +17,7 @@ Coefficients are Chebyshev fits made at 40 digits; the reductions are those of C
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from tunefarm.compiler.codegen.math.error_function import erf
 from tunefarm.compiler.codegen.math.exponential import (
@@ -63,14 +63,14 @@ def emit_math(
     fresh: Fresh,
     scalef: bool = False,
     fused: bool = True,
-    tables: bool = False,
+    tables: Collection[str] = (),
 ) -> tuple[list[str], str, set[str]]:
     """Instructions that compute a function, the result's name, and the declarations they need.
 
     ``args`` are SSA names or literals of ``lanes`` lanes of float32 or float64. ``scalef`` allows
-    AVX-512's multiplication by a power of two, ``tables`` its tables in registers, ``fused`` the
-    fused multiply-add and SSE4.1's rounding; without it errors grow by 0.6 ulp at most, and sin,
-    cos and tan end at |x| = 1e6.
+    AVX-512's multiplication by a power of two, ``tables`` names what it may look up in registers
+    ("exp", "erf"), ``fused`` allows the fused multiply-add and SSE4.1's rounding; without it errors
+    grow by 0.6 ulp at most, and sin, cos and tan end at |x| = 1e6.
     """
     if name not in _FUNCTIONS or dtype not in ("float32", "float64"):
         raise BuildError(f"function {name} of {dtype} has no code")

@@ -63,7 +63,7 @@ def erf(w: Writer, x: str) -> str:
 
     float64: x + x · P(x²) for |x| < 1, else 1 − erfc(|x|) with the sign of ``x``.
     """
-    if w.looks_up:
+    if w.looks_up("erf"):
         return _erf_by_table(w, x)
     if w.single:
         z = w.clamp_low(w.clamp_high(x, _ERF_ONE), -_ERF_ONE)
@@ -76,7 +76,7 @@ def erf(w: Writer, x: str) -> str:
 
 def _erf_by_table(w: Writer, x: str) -> str:
     """x · P(|x| − j/8) with the coefficients of the nearest j/8: four multiplications or
-    multiply-adds instead of 20, on a processor that starts one a clock."""
+    multiply-adds instead of 20."""
     z = w.clamp_low(w.clamp_high(x, _ERF_ONE), -_ERF_ONE)
     size, magic = w.abs(z), w.c(1.5 * 2.0**20)  # whose last bit is ⅛
     shifted = w.add(size, magic)

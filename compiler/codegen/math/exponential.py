@@ -49,7 +49,7 @@ _TANH64 = (
 
 def exp(w: Writer, x: str, scale: int = 0) -> str:
     """2^scale · exp(x)."""
-    return (_exp_by_table if w.looks_up else _exp_by_polynomial)(w, x, scale)
+    return (_exp_by_table if w.looks_up("exp") else _exp_by_polynomial)(w, x, scale)
 
 
 def _exp_by_polynomial(w: Writer, x: str, scale: int) -> str:
@@ -86,7 +86,7 @@ def exp_shifted(w: Writer, x: str) -> str:
     """
     if not w.single:
         return exp(w, x)
-    if w.looks_up:
+    if w.looks_up("exp"):
         return _exp_shifted_by_table(w, x)
     log2e = w.c(math.log2(math.e))
     if w.scalef and w.lanes == 16:
@@ -121,7 +121,7 @@ def near_sigmoid(w: Writer, x: str) -> str:
 
 def _scales_at_once(w: Writer) -> bool:
     """Whether ``exp`` needs no second factor for denormal results; float64 always asks it."""
-    return not w.single or w.looks_up or (w.scalef and w.lanes == 16)
+    return not w.single or w.looks_up("exp") or (w.scalef and w.lanes == 16)
 
 
 def _normal_exp(w: Writer, x: str) -> str:

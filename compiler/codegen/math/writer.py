@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from tunefarm.compiler.codegen.types import constant, suffix, vector_of
@@ -21,7 +21,7 @@ class Writer:
     fresh: Fresh
     scalef: bool = False
     fused: bool = True
-    tables: bool = False
+    tables: Collection[str] = ()
     lines: list[str] = field(default_factory=list)
     declares: set[str] = field(default_factory=set)
 
@@ -131,10 +131,9 @@ class Writer:
         p3, p2, p1, p0 = (self.polynomial(fourth, coefficients[n::4]) for n in range(4))
         return self.fma(self.fma(p3, x, p2), square, self.fma(p1, x, p0))
 
-    @property
-    def looks_up(self) -> bool:
-        """Whether ``lookup`` finds numbers for these lanes."""
-        return self.tables and self.single and self.lanes == 16
+    def looks_up(self, function: str) -> bool:
+        """Whether a function's numbers are found by ``lookup``."""
+        return function in self.tables and self.single and self.lanes == 16
 
     def lookup(self, name: str, table: Sequence[float], index: str) -> str:
         """table[index mod 32] of 32 numbers, which registers hold; ``index`` are 16 integers."""

@@ -24,6 +24,9 @@ from tunefarm.compiler.space.contraction.shape import (
     whole_window,
 )
 from tunefarm.compiler.target import LINE_BYTES, SAME_SET_BYTES, Target, dtype_bytes
+from tunefarm.compiler.tir import schedule as s
+from tunefarm.compiler.tir.ir import Intrinsic
+from tunefarm.compiler.tir.visit import expressions, walk_expr
 
 BY_ROW, ROW, OTHERWISE = 0.85, 0.1, 1.3  # ``_row_by_row_factor``
 SMALL = 7  # rows of results: too few for that, most tiles are at a border
@@ -45,6 +48,7 @@ SEVERAL = 3  # tiles of rows of a core, beyond which shares count as even
 TWO_LINES, PIXEL_READ, FURTHER, OTHER_WIDTH = 1.4, 0.4, 0.1, 1.8
 BEGIN, READ = 0.5, 0.25  # cycles of a tap of a tile, and of a vector that it reads
 RELOADED = 1.2  # of a kernel's time, where weights and sums exceed the registers
+OF_ERF, SPILLED = 5, 1.3  # registers beside them, or LLVM moves sums to the stack amid GELU
 MEETING_ROWS, MEETS = 4, 0.1  # rows of a tile that fit where they meet, and what each more takes
 
 
@@ -150,6 +154,7 @@ def waiting_cycles(c: Contraction, target: Target, k: Columns, tiles: Numbers) -
     few = np.maximum(FEW_SUMS / (wide * high * vectors), 1.0)
     many = np.where(wide * high * vectors > MANY_SUMS, 1.1, few) * np.where(high > wide, 1.05, 1.0)
     pairs = np.where(vectors * target.lanes("float32") * 4 % (2 * LINE_BYTES), 1.1, 1.0)
+    many = many * _spill_of_epilogue(c, target, k)
     return tiles * vectors * (sums + crowded) * many * pairs / whole_window(c)
 
 
@@ -202,7 +207,7 @@ def _cycles_beside_lines(
         cycles = whole_tiles * (sums / 2 + READ * read) + tiles * BEGIN
         many = np.where((sums > MANY_SUMS) & (high > 1), MANY, 1.0)
         shape = pairs * many * (square if kept else flat)
-        return cycles * shape * np.where(held, 1.0, RELOADED)
+        return cycles * shape * np.where(held, 1.0, RELOADED) * _spill_of_epilogue(c, target, k)
     across = wide * (step_of(c, last) if last else 1)
     down = high * (step_of(c, second) if second else 1) + (taps(c, second) - 1 if second else 0)
     meet = second is not None and bytes_apart(c, second) % SAME_SET_BYTES == 0
@@ -237,6 +242,15 @@ def _unevenness_of_rows(c: Contraction, target: Target, high: Numbers) -> Number
     tiles = images * -(-(second.extent if second else 1) // high)
     several = tiles > SEVERAL * target.num_cores
     return np.where(several, 1.0, unevenness(tiles, target.num_cores))
+
+
+def _spill_of_epilogue(c: Contraction, target: Target, k: Columns) -> Numbers:
+    """A factor of the time where a long function leaves no registers for weights and sums."""
+    values = expressions(s.find_block(c.program, c.epilogue).body) if c.epilogue else ()
+    names = {e.name for value in values for e in walk_expr(value) if isinstance(e, Intrinsic)}
+    held = whole(k, "nv") * (whole_window(c) + whole(k, "rw") * whole(k, "rh")) + 1
+    full = held + OF_ERF > target.vector_registers
+    return np.where(full & ("erf" in names), SPILLED, 1.0)
 
 
 def _share_of_results(c: Contraction, k: Columns) -> Numbers:

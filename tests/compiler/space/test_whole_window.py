@@ -29,12 +29,12 @@ SAME = ((1, 1), (1, 1))
 
 
 def depthwise(size: tuple[int, int], channels: int, taps: tuple[int, int] = (3, 3),
-              **attrs: Any) -> Function:  # fmt: skip
+              behind: str = "relu", **attrs: Any) -> Function:  # fmt: skip
     x = Var("x", TensorType((1, *size, channels), "float32"))
     weights = Var("w", TensorType((*taps, 1, channels), "float32"))
     body = call("conv", x, weights, groups=channels, data_layout="NSC", kernel_layout="SIO",
                 **({"padding": SAME} | attrs))  # fmt: skip
-    return Function((x, weights), call("relu", body), {"primitive": True, "constants": (1,)})
+    return Function((x, weights), call(behind, body), {"primitive": True, "constants": (1,)})
 
 
 @settings(max_examples=12, deadline=None, derandomize=True, database=None)
@@ -202,6 +202,13 @@ def test_where_multiply_adds_outrun_lines(
     """By the model of a Zen 4 these layers take 1.15 × the time in the mean of 31."""
     default = contraction_default(depthwise((size, size), channels, strides=(stride,) * 2), ZEN5)
     assert (tuple(default[n] for n in ("rw", "rh", "nv")), default["order"]) == (tile, order)
+
+
+@pytest.mark.parametrize("channels", [64, 512])
+def test_gelu_finds_registers_beside_sums(channels: int) -> None:
+    for behind, vectors in (("relu", 3 * 2 * 2), ("silu", 3 * 2 * 2), ("gelu", 2 * 2 * 2)):
+        chosen = contraction_default(depthwise((28, 28), channels, behind=behind), ZEN5)
+        assert prod(int(chosen[name]) for name in ("rw", "rh", "nv")) == vectors, behind
 
 
 @pytest.mark.parametrize(("size", "channels", "stride", "tile"), [
