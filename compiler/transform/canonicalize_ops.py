@@ -4,6 +4,7 @@ x / c -> x * (1/c)        x - c -> x + (-c)        c + x -> x + c        x * 1, 
 (x * c1) * c2 -> x * c3   x ** 2 -> x * x          maximum(x, 0), clip(x, 0) -> relu(x)
 x * sigmoid(x) -> silu(x)                          x * 0.5 * (1 + erf(x / √2)) -> gelu(x)
 cast(cast(x)) -> cast(x)  reshape(reshape(x)) -> reshape(x)
+x * broadcast_to(y) -> x * y, where x is as large
 conv(pad(x)) -> conv[padding](x)                   avg_pool over the whole map -> mean
 """
 
@@ -33,6 +34,10 @@ _LOSSLESS = {
     ("bool", "int8"), ("bool", "uint8"), ("bool", "int32"), ("bool", "int64"),
     ("bool", "float32"),
 }  # fmt: skip
+BROADCASTING = frozenset({
+    "add", "subtract", "multiply", "divide", "maximum", "minimum", "power", "where", "equal",
+    "not_equal", "less", "less_equal", "greater", "greater_equal", "logical_and", "logical_or",
+})  # fmt: skip
 
 
 def canonicalize_ops(module: IRModule, target: Target) -> IRModule:
@@ -80,6 +85,18 @@ def neutral_element(node: Call, uses: Uses) -> Expr | None:
     x, c = node.args
     same = scalar_of(c) == neutral[str(node.op)] and tensor_type(x) == tensor_type(node)
     return x if same else None
+
+
+def implied_broadcast(node: Call, uses: Uses) -> Expr | None:
+    """A repeated operand beside one as large repeats by itself: a gate stays one number a channel,
+    whatever the layout of the image."""
+    if node.op not in BROADCASTING:
+        return None
+    args = [a.args[0] if isinstance(a, Call) and a.op == "broadcast_to" else a for a in node.args]
+    shapes = [tensor_type(a).shape for a in args]
+    if args == list(node.args) or np.broadcast_shapes(*shapes) != tensor_type(node).shape:
+        return None
+    return call(str(node.op), *args, name=node.name, **node.attrs)
 
 
 def merge_constants(node: Call, uses: Uses) -> Expr | None:
@@ -275,6 +292,7 @@ RULES: tuple[Rule, ...] = (
     divide_by_constant,
     subtract_constant,
     neutral_element,
+    implied_broadcast,
     as_gelu,
     as_silu,
     merge_constants,

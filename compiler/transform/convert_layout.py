@@ -17,6 +17,7 @@ from tunefarm.compiler.ir import (
     Call,
     Constant,
     Expr,
+    Function,
     IRModule,
     Var,
     post_order,
@@ -32,7 +33,7 @@ from tunefarm.compiler.transform.constants import (
     reshape,
     transpose,
 )
-from tunefarm.compiler.transform.push_transposes import TRANSPOSE_RULES
+from tunefarm.compiler.transform.push_transposes import TRANSPOSE_RULES, turn_streams
 from tunefarm.compiler.transform.rewrite import Uses, is_call, rewrite_main
 
 PLANES = 4  # channels of an image
@@ -47,6 +48,11 @@ def convert_layout(module: IRModule, target: Target) -> IRModule:
     """
     if any(is_call(node, *CONVOLUTIONS) for node in post_order(module.main.body)):
         module = rewrite_main(module, [_channels_last])
+    module = rewrite_main(module, TRANSPOSE_RULES)
+    body = turn_streams(module.main.body)
+    if body is not module.main.body:
+        main = Function(module.main.params, body, module.main.attrs)
+        module = rewrite_main(module.with_main(main), TRANSPOSE_RULES)
     return rewrite_main(module, [*TRANSPOSE_RULES, _flatten_into_weights, _read_planes])
 
 

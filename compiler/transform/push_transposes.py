@@ -6,15 +6,25 @@ add(T(x), c)          ->  T(add(x, T⁻(c)))          c constant or much smaller
 concat(T(x), T(y))    ->  T(concat(x, y))           the axis renamed; so for reductions, slice, …
 T2(T1(x))             ->  T(x), or x
 reshape(T(x))         ->  T'(reshape(x))            if it splits or merges axes that stay together
+broadcast_to(T(x))    ->  T(broadcast_to'(x))
 matmul(T(x), y)       ->  matmul[transpose_a](x, y) if T swaps the last two axes
 T⁻(add(T(x), y))      ->  add(x, T⁻(y))
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from tunefarm.compiler.ir import Attrs, AttrValue, Call, Constant, Expr, tensor_type
+from tunefarm.compiler.ir import (
+    Attrs,
+    AttrValue,
+    Call,
+    Constant,
+    Expr,
+    children,
+    post_order,
+    tensor_type,
+)
 from tunefarm.compiler.ops.base import OPS, Pattern, call
 from tunefarm.compiler.ops.shape import reshape_groups
 from tunefarm.compiler.transform.constants import (
@@ -24,10 +34,12 @@ from tunefarm.compiler.transform.constants import (
     strip_unit_dims,
     transpose,
 )
-from tunefarm.compiler.transform.rewrite import Rule, Uses
+from tunefarm.compiler.transform.rewrite import Rule, Uses, users_of, with_children
 
 _MUCH_SMALLER = 4
-_ONE_AXIS = ("softmax", "log_softmax", "lrn", "cumsum", "cumprod", "batch_norm", "interpolate")
+_ONE_AXIS = (
+    "softmax", "log_softmax", "lrn", "cumsum", "cumprod", "batch_norm", "interpolate", "gather",
+)  # fmt: skip
 _REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "mean")
 _PER_AXIS: dict[str, tuple[str, ...]] = {
     "slice": ("begin", "size", "strides"),
@@ -52,11 +64,7 @@ def compose(node: Call, uses: Uses) -> Expr | None:
         return node.args[0]
     if isinstance(node.args[0], Constant):
         return transpose(node.args[0], axes)
-    inner = _moved(node.args[0])
-    if inner is None:
-        return None
-    x, first = inner
-    return transpose(x, tuple(first[a] for a in axes))
+    return None if _moved(node.args[0]) is None else _turned(node.args[0], axes)
 
 
 def sink_elementwise(node: Call, uses: Uses) -> Expr | None:
@@ -116,7 +124,7 @@ def sink_through_axes(node: Call, uses: Uses) -> Expr | None:
         return None
     x, axes = inner
     attrs = _renamed(node.op, node.attrs, axes)
-    if attrs is None:
+    if attrs is None or len(tensor_type(node).shape) != len(axes):
         return None
     made = call(node.op, x, *node.args[1:], name=node.name, **attrs)
     return transpose(made, axes)
@@ -191,8 +199,24 @@ def sink_concat(node: Call, uses: Uses) -> Expr | None:
     return transpose(call("concat", *operands, axis=axes[axis], name=node.name), axes)
 
 
+def sink_broadcast(node: Call, uses: Uses) -> Expr | None:
+    """broadcast_to(T(x))  ->  T(broadcast_to'(x)): a map is enlarged in the layout it has."""
+    if node.op != "broadcast_to":
+        return None
+    inner = _moved(node.args[0])
+    shape = tensor_type(node).shape
+    if inner is None or len(inner[1]) != len(shape):
+        return None
+    x, axes = inner
+    before = tuple(shape[a] for a in inverse(axes))
+    return transpose(call("broadcast_to", x, shape=before, name=node.name), axes)
+
+
 def sink_reshape(node: Call, uses: Uses) -> Expr | None:
-    """reshape(T(x))  ->  T'(reshape'(x)) if the axes it joins are neighbours in x, in order."""
+    """reshape(T(x))  ->  T'(reshape'(x)) if the axes it joins are neighbours in x, in order.
+
+    A new axis of extent 1 stays behind the one that it follows, with which it may grow together.
+    """
     if node.op != "reshape":
         return None
     inner = _moved(node.args[0])
@@ -208,8 +232,10 @@ def sink_reshape(node: Call, uses: Uses) -> Expr | None:
     sources = [[axes[d] for d in run if old[d] != 1] for run, _ in groups]
     if any(s != list(range(s[0], s[0] + len(s))) for s in _without_units(x, sources) if s):
         return None
-    firsts = [axes[run[0]] if len(run) else len(old) for run, _ in groups]
-    places = [s[0] if s else first for s, first in zip(sources, firsts, strict=True)]
+    places: list[int] = []
+    for source, (run, _) in zip(sources, groups, strict=True):
+        first = source[0] if source else axes[run[0]] if len(run) else None
+        places.append(first if first is not None else places[-1] if places else -1)
     order = sorted(range(len(groups)), key=lambda g: places[g])
     placed = [d for g in order for d in groups[g][1]]
     return transpose(reshape(x, tuple(new[d] for d in placed)), inverse(placed))
@@ -266,7 +292,10 @@ def absorb_into_matmul(node: Call, uses: Uses) -> Expr | None:
 
 
 def lift_through_elementwise(node: Call, uses: Uses) -> Expr | None:
-    """T⁻(f(T(x), y))  ->  f(x, T⁻(y)): a pair vanishes; y's transpose is often there already."""
+    """T⁻(f(T(x), y))  ->  f(x, T⁻(y)): a pair vanishes; y's transpose is often there already.
+
+    T⁻(f(x, y)), both much smaller than the result  ->  f(T⁻(x), T⁻(y)).
+    """
     outer = _moved(node)
     if outer is None or not isinstance(outer[0], Call) or not _is_elementwise(outer[0]):
         return None
@@ -276,15 +305,60 @@ def lift_through_elementwise(node: Call, uses: Uses) -> Expr | None:
         return None
     size = tensor_type(inner).size
     undone = [_moved(a) for a in inner.args if tensor_type(a).size == size]
-    if not any(u is not None and u[1] == inverse(axes) for u in undone):
+    small = all(tensor_type(a).size * _MUCH_SMALLER <= size for a in inner.args)
+    if not small and not any(u is not None and u[1] == inverse(axes) for u in undone):
         return None
-    rank = len(axes)
-    operands = []
-    for operand in inner.args:
-        kind = tensor_type(operand)
-        full = reshape(operand, (*[1] * (rank - len(kind.shape)), *kind.shape))
-        operands.append(operand if kind.size == 1 else transpose(full, axes))
+    operands = [_aligned(operand, len(axes), axes) for operand in inner.args]
     return call(str(inner.op), *operands, name=inner.name, **inner.attrs)
+
+
+def turn_streams(root: Expr) -> Expr:
+    """f(T(x), y), which T⁻ and others read  ->  T(f(x, T⁻(y))), y as large as x.
+
+    Where a stream of residuals begins in another layout than the convolutions that it passes, one
+    turn at its beginning takes the place of two at each. ``root`` itself if there is none.
+    """
+    users = users_of(root)
+    done: dict[Expr, Expr] = {}
+    for node in post_order(root):
+        axes = _turned_by(node, users) if isinstance(node, Call) else None
+        made = with_children(node, [done[c] for c in children(node)])
+        if axes is not None and isinstance(made, Call):
+            operands = [_aligned(a, len(axes), inverse(axes)) for a in made.args]
+            inner = call(str(made.op), *operands, name=made.name, **made.attrs)
+            made = transpose(inner, axes)
+        elif (outer := _moved(made)) is not None and made is not node:
+            made = _turned(*outer)
+        done[node] = made
+    return done[root]
+
+
+def _turned(expr: Expr, axes: Sequence[int]) -> Expr:
+    """The expression transposed; two transposes are one, or none."""
+    inner = _moved(expr)
+    if inner is None:
+        return transpose(expr, axes)
+    x, first = inner
+    return transpose(x, tuple(first[a] for a in axes))
+
+
+def _turned_by(node: Call, users: Mapping[Expr, Sequence[Expr]]) -> tuple[int, ...] | None:
+    """T of f(T(x), y), if T⁻ reads that and something else, too."""
+    if not _is_elementwise(node) or len(node.args) < 2 or len(users[node]) < 2:
+        return None
+    axes = _common_axes(node, len(tensor_type(node).shape), tensor_type(node).size)
+    if axes is None:
+        return None
+    undone = [_moved(user) for user in users[node]]
+    return axes if any(u is not None and u[1] == inverse(axes) for u in undone) else None
+
+
+def _aligned(operand: Expr, rank: int, axes: Sequence[int]) -> Expr:
+    """A broadcast operand of a turned operator."""
+    kind = tensor_type(operand)
+    if kind.size == 1:
+        return operand
+    return _turned(reshape(operand, (*[1] * (rank - len(kind.shape)), *kind.shape)), axes)
 
 
 def lift_through_reshape(node: Call, uses: Uses) -> Expr | None:
@@ -317,6 +391,7 @@ TRANSPOSE_RULES: tuple[Rule, ...] = (
     sink_through_axes,
     sink_dropping_reduction,
     sink_concat,
+    sink_broadcast,
     sink_reshape,
     absorb_into_matmul,
     lift_through_elementwise,

@@ -1,5 +1,7 @@
 """Layout conversion and fusion keep the meaning, cancel transposes, and make the wanted groups."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from pass_harness import agree, defused, kernels_in, module_of, var
@@ -158,6 +160,59 @@ def test_squeeze_and_excite_has_no_inner_transpose() -> None:
     s = call("sigmoid", conv(call("relu", conv(s, 2, 1)), 8, 1))
     y = call("mean", conv(call("multiply", y, s), 8), axes=(2, 3), keepdims=False)
     assert [k for k in kernels_in(check(module_of([x], y))) if "transpose" in k] == ["transpose"]
+
+
+def enlarged(x: Expr, factor: int) -> Expr:
+    """Each pixel repeated along both axes, as ``Resize`` by whole factors is imported."""
+    batch, channels, rows, columns = x.type.shape  # type: ignore[union-attr]
+    for shape, wide, end in (
+        ((rows, 1, columns), (rows, factor, columns), (rows * factor, columns)),
+        ((rows * factor, columns, 1), (rows * factor, columns, factor),
+         (rows * factor, columns * factor)),
+    ):  # fmt: skip
+        x = call("reshape", x, shape=(batch, channels, *shape))
+        x = call("broadcast_to", x, shape=(batch, channels, *wide))
+        x = call("reshape", x, shape=(batch, channels, *end))
+    return x
+
+
+def gated(x: Expr) -> Expr:
+    """By one number a channel, spelled out for every pixel (ECA)."""
+    shape = x.type.shape  # type: ignore[union-attr]
+    row = call("reshape", call("mean", x, axes=(2, 3)), shape=(1, 1, shape[1]))
+    row = call("conv", row, const(1, 1, 3), padding=((1, 1),), strides=(1,), dilations=(1,))
+    gate = call("reshape", call("sigmoid", row), shape=(1, shape[1], 1, 1))
+    return call("multiply", x, call("broadcast_to", gate, shape=shape))
+
+
+def modulated(x: Expr) -> Expr:
+    """By a number a channel times one a pixel (FocalNet)."""
+    per_pixel = call("mean", x, axes=(1,), keepdims=True)
+    per_channel = call("mean", x, axes=(2, 3), keepdims=True)
+    return call("add", x, call("multiply", per_channel, per_pixel))
+
+
+def resampled(x: Expr) -> Expr:
+    rows = Constant(np.array([0, 0, 1, 3, 4, 4, 5], np.int64))
+    return call("gather", call("gather", x, rows, axis=2), rows, axis=-1)
+
+
+@pytest.mark.parametrize("step", [lambda x: enlarged(x, 3), gated, modulated, resampled])
+def test_between_convolutions_no_map_is_transposed(step: Callable[[Expr], Expr]) -> None:
+    x = var("x", 1, 3, 6, 6)
+    y = step(call("relu", conv(x, 24)))
+    kernels = kernels_in(check(module_of([x], conv(call("relu", conv(y, 8)), 8))))
+    assert sum("transpose" in kernel for kernel in kernels) == 1, "of the result"
+
+
+def test_residuals_that_begin_in_planes_are_turned_once() -> None:
+    x = var("x", 1, 32, 6, 10)
+    y: Expr = call("cumsum", call("reshape", x, shape=(1, 1920)), axis=1)
+    y = call("reshape", y, shape=(1, 32, 6, 10))
+    for _ in range(3):
+        y = call("add", y, conv(call("relu", conv(y, 32)), 32))
+    kernels = kernels_in(check(module_of([x], y)))
+    assert sum("transpose" in kernel for kernel in kernels) == 2, "before the first, and behind"
 
 
 def test_patch_embedding_cancels_its_transposes() -> None:
