@@ -27,7 +27,8 @@ POOL_VERSION = 3  # layout of the pool's memory and the ABI above
 MAX_THREADS = 256
 POOL_ALIGNMENT = 128
 POOL_BYTES = 1024 + 128 * MAX_THREADS
-PATIENCE = 24  # pauses of a spin loop before a thread looks at what others have left
+PATIENCE = 24  # pauses before a thread looks at what others have left: 0.6 µs of a Zen 5, whose
+# cores hear of each other after 0.05 to 0.26 µs
 
 # ``tunefarm_invoke`` passes the next larger number of pointers: a callee ignores what it did not
 # ask for, since the caller removes the arguments in both C calling conventions served here.

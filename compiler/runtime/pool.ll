@@ -5,7 +5,7 @@
 ;
 ;   offset  what                                                            written by
 ;        0  i64 generation of the job, ptr body, ptr closure, ptr scratch,  the caller that holds
-;           i64 stride, i32 n, i32 parts, i32 seats                         the lock
+;           i64 stride, i32 n, i32 parts, i32 seats                         the lock, the shutdown
 ;      128  i32 lock: 1 while a job or the shutdown runs                    compare-and-swap
 ;      136  i64 done before the present job                                 the lock's holder
 ;      256  i32 sleeping workers                                            workers
@@ -16,20 +16,23 @@
 ;
 ; What cores tell each other costs most of a short job: a line that another core wrote comes after
 ; 0.05 µs, or 0.25 where they share no cache. So a job is told by one line, which workers look at
-; while they wait: its generation is odd while the caller writes the rest, and who finds the same
-; even number before and after has read one job. No part is set up: a claim of an older generation
+; while they wait: its generation is odd while the caller writes the rest and when no job is open,
+; and who finds the same even number before and after has read one job. (That of the first is
+; written under 0, which no worker takes for new.) No part is set up: a claim of an older generation
 ; stands for all of the part. Only workers count what they did, and the number grows for ever.
 ;
 ; The iterations [0, n) are cut into one part a thread, always the same way, so that a thread finds
 ; the data of its last job in its cache, and a part into at most 128 grains. A thread claims the
 ; first half of what is left of its own part, then half of the rest; others take halves from its
-; end. A claim is a compare-and-swap on (generation, grains left): whoever was descheduled between
-; two jobs finds another generation, or nothing left, and leaves. The caller's first half is claimed
-; before the others hear of the job.
+; end, so that a thread that is descheduled holds up half of its part at most. A claim is a
+; compare-and-swap on (generation, grains left): whoever was descheduled between two jobs finds
+; another generation, or nothing left, and leaves. The caller's first half is claimed before the
+; others hear of the job.
 ;
-; Nobody looks at another's part before a moment has passed, as its owner then has to fetch the line
-; again. The caller never waits for a thread that has not claimed something: if all workers sleep,
-; it does the job alone while they wake.
+; Nobody but a caller that had to wake others looks at another's part before a moment has passed:
+; its owner then has to fetch the line again. The caller never waits for a thread that has not
+; claimed something: if all workers sleep, it does the job alone while they wake. A worker may fall
+; asleep as a job is told, and miss it: iterations must not wait for each other.
 ;
 ; Linux often wakes a thread on the CPU of its waker, where it waits for the caller's work to end: a
 ; worker that wakes up there moves to another CPU that it may use.
@@ -135,40 +138,20 @@ none:
   ret { i64, i64 } zeroinitializer
 }
 
-; Run grains [%claimed.first, %claimed.last) of part %part, and then what thread %own can claim of it;
-; return the number of iterations run.
-define internal i64 @run_part(ptr %pool, ptr %job, i64 %generation, i64 %own, i64 %part, i64 %claimed.first, i64 %claimed.last) #0 {
+; Run the iterations of grains [%first, %last) of a part that begins at %begin and ends at %end on
+; thread %own; return their number.
+define internal i64 @run_grains(ptr %job, i64 %own, i64 %begin, i64 %end, i64 %grain, i64 %first, i64 %last) #0 {
 entry:
   %p.body = getelementptr %Job, ptr %job, i32 0, i32 0
   %p.closure = getelementptr %Job, ptr %job, i32 0, i32 1
   %p.scratch = getelementptr %Job, ptr %job, i32 0, i32 2
   %p.stride = getelementptr %Job, ptr %job, i32 0, i32 3
-  %p.n = getelementptr %Job, ptr %job, i32 0, i32 4
-  %p.parts = getelementptr %Job, ptr %job, i32 0, i32 5
   %body = load ptr, ptr %p.body
   %closure = load ptr, ptr %p.closure
   %scratch.first = load ptr, ptr %p.scratch
   %stride = load i64, ptr %p.stride
-  %n = load i64, ptr %p.n
-  %parts = load i64, ptr %p.parts
   %scratch.offset = mul i64 %own, %stride
   %scratch = getelementptr i8, ptr %scratch.first, i64 %scratch.offset
-  %mine = icmp eq i64 %own, %part
-  %begin.scaled = mul i64 %part, %n
-  %begin = udiv i64 %begin.scaled, %parts
-  %end.scaled = add i64 %begin.scaled, %n
-  %end = udiv i64 %end.scaled, %parts
-  %length = sub i64 %end, %begin
-  %grain = call i64 @grain_of(i64 %n, i64 %parts)
-  %grains = call i64 @grains_of(i64 %length, i64 %grain)
-  br label %look
-look:
-  %first = phi i64 [ %claimed.first, %entry ], [ %first.next, %claim ]
-  %last = phi i64 [ %claimed.last, %entry ], [ %last.next, %claim ]
-  %ran = phi i64 [ 0, %entry ], [ %ran.new, %claim ]
-  %some = icmp ne i64 %first, %last
-  br i1 %some, label %run, label %claim
-run:
   %from.offset = mul i64 %first, %grain
   %to.offset = mul i64 %last, %grain
   %from = add i64 %begin, %from.offset
@@ -177,24 +160,45 @@ run:
   %to = select i1 %beyond, i64 %end, i64 %to.whole
   br label %iterate
 iterate:
-  %i = phi i64 [ %from, %run ], [ %i.next, %iterate ]
+  %i = phi i64 [ %from, %entry ], [ %i.next, %iterate ]
   call void %body(ptr %closure, i64 %i, ptr %scratch)
   %i.next = add i64 %i, 1
   %more = icmp ult i64 %i.next, %to
-  br i1 %more, label %iterate, label %iterated
-iterated:
+  br i1 %more, label %iterate, label %exit
+exit:
   %count = sub i64 %to, %from
-  %ran.more = add i64 %ran, %count
+  ret i64 %count
+}
+
+; Run what thread %own can claim of part %part; return the number of iterations run.
+define internal i64 @run_part(ptr %pool, ptr %job, i64 %generation, i64 %own, i64 %part) #0 {
+entry:
+  %p.n = getelementptr %Job, ptr %job, i32 0, i32 4
+  %p.parts = getelementptr %Job, ptr %job, i32 0, i32 5
+  %n = load i64, ptr %p.n
+  %parts = load i64, ptr %p.parts
+  %mine = icmp eq i64 %own, %part
+  %begin.scaled = mul i64 %part, %n
+  %begin = udiv i64 %begin.scaled, %parts
+  %end.scaled = add i64 %begin.scaled, %n
+  %end = udiv i64 %end.scaled, %parts
+  %length = sub i64 %end, %begin
+  %grain = call i64 @grain_of(i64 %n, i64 %parts)
+  %grains = call i64 @grains_of(i64 %length, i64 %grain)
   br label %claim
 claim:
-  %ran.new = phi i64 [ %ran, %look ], [ %ran.more, %iterated ]
+  %ran = phi i64 [ 0, %entry ], [ %ran.new, %run ]
   %range = call { i64, i64 } @claim(ptr %pool, i64 %generation, i64 %part, i64 %grains, i1 %mine)
-  %first.next = extractvalue { i64, i64 } %range, 0
-  %last.next = extractvalue { i64, i64 } %range, 1
-  %left = icmp ne i64 %first.next, %last.next
-  br i1 %left, label %look, label %exit
+  %first = extractvalue { i64, i64 } %range, 0
+  %last = extractvalue { i64, i64 } %range, 1
+  %some = icmp ne i64 %first, %last
+  br i1 %some, label %run, label %exit
+run:
+  %count = call i64 @run_grains(ptr %job, i64 %own, i64 %begin, i64 %end, i64 %grain, i64 %first, i64 %last)
+  %ran.new = add i64 %ran, %count
+  br label %claim
 exit:
-  ret i64 %ran.new
+  ret i64 %ran
 }
 
 ; Run what is left of the parts, from %own on; return the number of iterations run.
@@ -208,7 +212,7 @@ loop:
   %ran = phi i64 [ 0, %entry ], [ %ran.new, %loop ]
   %shifted = add i64 %own, %k
   %part = urem i64 %shifted, %parts
-  %count = call i64 @run_part(ptr %pool, ptr %job, i64 %generation, i64 %own, i64 %part, i64 0, i64 0)
+  %count = call i64 @run_part(ptr %pool, ptr %job, i64 %generation, i64 %own, i64 %part)
   %ran.new = add i64 %ran, %count
   %k.next = add i64 %k, 1
   %more = icmp ult i64 %k.next, %parts
@@ -233,7 +237,7 @@ begin:
   %has.part = icmp ult i64 %own, %parts
   br i1 %has.part, label %mine, label %pause
 mine:
-  %ran = call i64 @run_part(ptr %pool, ptr %job, i64 %generation, i64 %own, i64 %own, i64 0, i64 0)
+  %ran = call i64 @run_part(ptr %pool, ptr %job, i64 %generation, i64 %own, i64 %own)
   call void @report(ptr %pool, i64 %ran)
   br label %pause
 pause:
@@ -416,8 +420,10 @@ entry:
   %no.pool = icmp eq ptr %pool, null
   %few = icmp slt i64 %n, 2
   %many = icmp sgt i64 %n, 2147483647
+  %single = icmp ult i64 %seats, 2
   %odd = or i1 %few, %many
-  %plain = or i1 %no.pool, %odd
+  %no.share = or i1 %odd, %single
+  %plain = or i1 %no.pool, %no.share
   br i1 %plain, label %serial, label %check
 check:
   %p.workers = getelementptr i8, ptr %pool, i64 640
@@ -458,13 +464,15 @@ prepare:
   store atomic i64 %word, ptr %p.claim monotonic, align 8
   store atomic i64 %generation, ptr %pool release, align 8
   %slept = call i1 @wake(ptr %pool, i64 %helpers)
-  %ran.own = call i64 @run_part(ptr %pool, ptr %job, i64 %generation, i64 0, i64 0, i64 0, i64 %half)
+  %ran.half = call i64 @run_grains(ptr %job, i64 0, i64 0, i64 %length, i64 %grain, i64 0, i64 %half)
   br i1 %slept, label %rest, label %again
 again:
-  ; A worker may have looked for the job just before it was there, and gone to sleep.
+  ; Until others see the new generation, one may look for it and fall asleep, unseen here.
   %slept.since = call i1 @wake(ptr %pool, i64 %helpers)
   br label %rest
 rest:
+  %ran.rest = call i64 @run_part(ptr %pool, ptr %job, i64 %generation, i64 0, i64 0)
+  %ran.own = add i64 %ran.half, %ran.rest
   %p.before = getelementptr i8, ptr %pool, i64 136
   %p.done = getelementptr i8, ptr %pool, i64 384
   %before = load i64, ptr %p.before

@@ -34,7 +34,7 @@ _LOSSLESS = {
     ("bool", "int8"), ("bool", "uint8"), ("bool", "int32"), ("bool", "int64"),
     ("bool", "float32"),
 }  # fmt: skip
-BROADCASTING = frozenset({
+_BROADCASTING = frozenset({
     "add", "subtract", "multiply", "divide", "maximum", "minimum", "power", "where", "equal",
     "not_equal", "less", "less_equal", "greater", "greater_equal", "logical_and", "logical_or",
 })  # fmt: skip
@@ -90,13 +90,15 @@ def neutral_element(node: Call, uses: Uses) -> Expr | None:
 def implied_broadcast(node: Call, uses: Uses) -> Expr | None:
     """A repeated operand beside one as large repeats by itself: a gate stays one number a channel,
     whatever the layout of the image."""
-    if node.op not in BROADCASTING:
+    if node.op not in _BROADCASTING:
         return None
-    args = [a.args[0] if isinstance(a, Call) and a.op == "broadcast_to" else a for a in node.args]
-    shapes = [tensor_type(a).shape for a in args]
-    if args == list(node.args) or np.broadcast_shapes(*shapes) != tensor_type(node).shape:
-        return None
-    return call(str(node.op), *args, name=node.name, **node.attrs)
+    for place, operand in enumerate(node.args):
+        if isinstance(operand, Call) and operand.op == "broadcast_to":
+            args = [*node.args[:place], operand.args[0], *node.args[place + 1 :]]
+            shapes = (tensor_type(a).shape for a in args)
+            if np.broadcast_shapes(*shapes) == tensor_type(node).shape:
+                return call(str(node.op), *args, name=node.name, **node.attrs)
+    return None
 
 
 def merge_constants(node: Call, uses: Uses) -> Expr | None:

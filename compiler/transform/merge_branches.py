@@ -7,13 +7,14 @@
 with constant weights; s is a number a channel. Sums and differences of more of them, constants and
 factors of channels between them, are one. Networks that are trained with such branches
 (RepVGG, MobileOne, FastViT) are often exported with them; their authors' tools "re-parameterise"
-them before. A plain ``+ x`` stays: rounded to bfloat16 with the weights it would lose digits.
+them before. A plain ``+ x`` or ``- x`` stays: rounded to bfloat16 with the weights it would lose
+digits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, TypeAlias
 
@@ -54,6 +55,8 @@ OIS, SIO = (0, 1), (-1, -2)  # the axes of outputs and inputs
 def merge_branches(module: IRModule, target: Target) -> IRModule:
     """Branches must have one user each, the sum."""
     main = module.main
+    if not any(is_call(node, "conv") for node in post_order(main.body)):
+        return module
     uses = count_uses(main.body)
     sums = _whole_sums(main.body, uses)
     done: dict[Expr, Expr] = {}
@@ -87,10 +90,12 @@ def _whole_sums(root: Expr, uses: Uses) -> set[Expr]:
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """``value`` times ``factor``: a number, or one a channel, of the result's rank."""
+    """``value`` times ``factor``, which broadcasts in the result's rank; ``product`` is the
+    outermost one by a constant that the term is a part of, and what that is multiplied by."""
 
     value: Expr
     factor: Array
+    product: tuple[Expr, Array] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +129,8 @@ class _Branch:
         return weights * self.factors.reshape(-1, *[1] * (weights.ndim - 1))
 
     def window_of(self, padding: Sequence[int], kernel: Sequence[int]) -> Window | None:
-        """The taps that are those of another window with the same steps, which has so much padding
-        before the image and so many taps; None if it reaches beyond this one."""
+        """Where a window of so many taps, with so much padding before the image, lies in this one;
+        None if it reaches beyond."""
         window = []
         for own, other, dilation, k, taps in zip(
             self.padding, padding, integers(self.conv.attrs, "dilations"), self.kernel, kernel,
@@ -140,9 +145,9 @@ class _Branch:
 
 def _merged(node: Call, uses: Uses) -> Expr | None:
     """A whole sum with fewer convolutions; None if none can be left out."""
+    terms = _terms(node, uses)
     kind = tensor_type(node)
-    terms = list(_terms(node, np.ones(()), kind, uses, root=True))
-    branches = {i: b for i, t in enumerate(terms) if (b := _branch(t, uses)) is not None}
+    branches = {i: b for i, t in enumerate(terms) if (b := _branch(t, kind, uses)) is not None}
     taken: set[int] = set()
     made: list[Expr] = []
     for number in sorted(branches, key=lambda i: -prod(branches[i].kernel)):
@@ -152,10 +157,8 @@ def _merged(node: Call, uses: Uses) -> Expr | None:
         parts = {i: window for i, window in windows.items() if window is not None}
         if number not in taken and parts:
             taken |= {number, *parts}
-            made.append(_whole(base, [(branches.get(i), terms[i], parts[i]) for i in parts]))
-    if not made:
-        return None
-    return _sum(made, [t for i, t in enumerate(terms) if i not in taken], kind)
+            made.append(_joined(base, [(branches.get(i), terms[i], parts[i]) for i in parts]))
+    return _sum(node, made, _rest(terms, taken)) if made else None
 
 
 def _is_image(node: Call) -> bool:
@@ -166,24 +169,44 @@ def _is_image(node: Call) -> bool:
 # --- the terms ----------------------------------------------------------------------------------
 
 
-def _terms(
-    node: Expr, factor: Array, kind: TensorType, uses: Uses, root: bool = False
-) -> Iterator[_Term]:
+def _terms(root: Call, uses: Uses) -> list[_Term]:
     """What a sum adds up: operands of sums, and of products by a constant, that it alone reads."""
-    inside = isinstance(node, Call) and (root or uses.get(node, 1) == 1) and node.type == kind
-    if inside and is_call(node, "add", "subtract"):
-        first, second = node.args
-        yield from _terms(first, factor, kind, uses)
-        yield from _terms(second, factor if node.op == "add" else -factor, kind, uses)
-    elif inside and (scale := _scale(node)) is not None:
-        yield from _terms(node.args[0], factor * scale, kind, uses)
-    else:
-        yield _Term(node, factor)
+    terms: list[_Term] = []
+    stack = [_Term(root, np.ones(()))]
+    while stack:
+        term = stack.pop()
+        node = term.value
+        inside = node is root or (uses.get(node, 1) == 1 and node.type == root.type)
+        if inside and isinstance(node, Call) and is_call(node, "add", "subtract"):
+            first, second = node.args
+            sign = 1 if node.op == "add" else -1
+            stack.append(replace(term, value=second, factor=sign * term.factor))
+            stack.append(replace(term, value=first))
+        elif inside and isinstance(node, Call) and (scale := _scale(node)) is not None:
+            product = term.product or (node, term.factor)
+            stack.append(_Term(node.args[0], term.factor * scale, product))
+        else:
+            terms.append(term)
+    return terms
+
+
+def _rest(terms: Sequence[_Term], taken: set[int]) -> list[_Term]:
+    """The terms that are left; a product of which none was taken is one."""
+    opened = {terms[i].product[0] for i in taken if terms[i].product is not None}
+    rest: dict[object, _Term] = {}
+    for number, term in enumerate(terms):
+        if number in taken:
+            continue
+        if term.product is None or term.product[0] in opened:
+            rest[number] = term
+        else:
+            rest[term.product[0]] = _Term(*term.product)
+    return list(rest.values())
 
 
 def _scale(node: Call) -> Array | None:
-    """The constant second operand of a product, in the product's rank; None if it is as large as
-    an image."""
+    """The second operand of a product by a number, or by as many as there may be channels, in the
+    product's rank; None of another."""
     if node.op != "multiply" or not isinstance(node.args[1], Constant):
         return None
     shape, scale = tensor_type(node).shape, node.args[1].data.astype(np.float64)
@@ -191,10 +214,12 @@ def _scale(node: Call) -> Array | None:
     return scale if scale.size in (1, shape[1], shape[-1]) else None
 
 
-def _branch(term: _Term, uses: Uses) -> _Branch | None:
+def _branch(term: _Term, kind: TensorType, uses: Uses) -> _Branch | None:
     conv = term.value
     if not isinstance(conv, Call) or conv.op != "conv" or uses.get(conv, 1) > 1:
         return None
+    if conv.type != kind:
+        return None  # the sum repeats it
     attrs = conv.attrs
     if not isinstance(conv.args[1], Constant) or pad_value(attrs) or attrs["out_dtype"]:
         return None
@@ -225,9 +250,9 @@ def _window(base: _Branch, branch: _Branch | None, term: _Term) -> Window | None
     """The taps of ``base`` to which a term's weights are added; None if it must stay."""
     rank = len(base.kernel)
     if branch is not None:
-        same = branch.image is base.image and _steps(branch, base) == _steps(base, base)
+        same = branch.image is base.image and _likeness(branch, base) == _likeness(base, base)
         return base.window_of(branch.padding, branch.kernel) if same else None
-    if term.value is not base.image or bool(np.all(term.factor == 1)):
+    if term.value is not base.image or bool(np.all(np.abs(term.factor) == 1)):
         return None
     shape_stays = tensor_type(base.image) == tensor_type(base.conv)
     steps = set(integers(base.conv.attrs, "strides"))
@@ -236,15 +261,16 @@ def _window(base: _Branch, branch: _Branch | None, term: _Term) -> Window | None
     return base.window_of([0] * rank, [1] * rank)
 
 
-def _steps(branch: _Branch, like: _Branch) -> str:
-    """All attributes but the padding; a single tap has any dilation, that of ``like``."""
+def _likeness(branch: _Branch, like: _Branch) -> str:
+    """What branches have in common: all attributes but the padding, as text; a single tap has any
+    dilation, that of ``like``."""
     own, theirs = (integers(b.conv.attrs, "dilations") for b in (branch, like))
     taps = zip(own, theirs, branch.kernel, strict=True)
     dilations = tuple(b if k == 1 else a for a, b, k in taps)
     return attrs_text({**branch.conv.attrs, "dilations": dilations, "padding": ()})
 
 
-def _whole(base: _Branch, parts: Sequence[tuple[_Branch | None, _Term, Window]]) -> Call:
+def _joined(base: _Branch, parts: Sequence[tuple[_Branch | None, _Term, Window]]) -> Call:
     """The convolution of ``base`` with the weights of others added to its own."""
     weights = base.weights
     outputs, inner = weights.shape[:2]
@@ -261,12 +287,10 @@ def _whole(base: _Branch, parts: Sequence[tuple[_Branch | None, _Term, Window]])
     return with_args(base.conv, [base.image, whole])
 
 
-def _sum(made: Sequence[Expr], rest: Sequence[_Term], kind: TensorType) -> Expr:
+def _sum(node: Call, made: Sequence[Expr], rest: Sequence[_Term]) -> Expr:
     """The convolutions, the constants as their bias, and the terms that are left."""
     value = made[0]
-    for shift in _shifts(rest, value):
-        value = call("add", value, shift)
-    for part in made[1:]:
+    for part in (*_shifts(rest, value), *made[1:]):
         value = call("add", value, part)
     for term in rest:
         if isinstance(term.value, Constant):
@@ -276,8 +300,9 @@ def _sum(made: Sequence[Expr], rest: Sequence[_Term], kind: TensorType) -> Expr:
         if not bool(np.all(factor == 1)):
             part = call("multiply", part, constant(factor, value))
         value = call(op, value, part)
-    assert tensor_type(value) == kind
-    return value
+    assert isinstance(value, Call)
+    assert value.type == node.type
+    return value if value is made[0] else replace(value, name=node.name)
 
 
 def _shifts(rest: Sequence[_Term], like: Expr) -> list[Constant]:

@@ -37,6 +37,7 @@ from tunefarm.compiler.transform.constants import (
 from tunefarm.compiler.transform.rewrite import Rule, Uses, users_of, with_children
 
 _MUCH_SMALLER = 4
+_MUCH_LARGER = 16
 _ONE_AXIS = (
     "softmax", "log_softmax", "lrn", "cumsum", "cumprod", "batch_norm", "interpolate", "gather",
 )  # fmt: skip
@@ -204,9 +205,11 @@ def sink_broadcast(node: Call, uses: Uses) -> Expr | None:
     if node.op != "broadcast_to":
         return None
     inner = _moved(node.args[0])
-    shape = tensor_type(node).shape
+    shape, size = tensor_type(node).shape, tensor_type(node).size
     if inner is None or len(inner[1]) != len(shape):
         return None
+    if size > _MUCH_LARGER * tensor_type(node.args[0]).size:
+        return None  # the transpose may stay, and would be of all that
     x, axes = inner
     before = tuple(shape[a] for a in inverse(axes))
     return transpose(call("broadcast_to", x, shape=before, name=node.name), axes)
@@ -248,6 +251,9 @@ def _unit_axes_apart(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[r
         while len(before) > 1 and len(after) > 1 and old[before[0]] == new[after[0]] == 1:
             groups.append((before[:1], after[:1]))
             before, after = before[1:], after[1:]
+        while len(before) and len(after) > 1 and new[after[0]] == 1 and old[before[0]] != 1:
+            groups.append((before[:0], after[:1]))
+            after = after[1:]
         groups.append((before, after))
     return groups
 
@@ -343,14 +349,18 @@ def _turned(expr: Expr, axes: Sequence[int]) -> Expr:
 
 
 def _turned_by(node: Call, users: Mapping[Expr, Sequence[Expr]]) -> tuple[int, ...] | None:
-    """T of f(T(x), y), if T⁻ reads that and something else, too."""
+    """T of f(T(x), y), if T⁻ reads that as often as what keeps its layout, and others do, too."""
     if not _is_elementwise(node) or len(node.args) < 2 or len(users[node]) < 2:
         return None
-    axes = _common_axes(node, len(tensor_type(node).shape), tensor_type(node).size)
-    if axes is None:
+    size = tensor_type(node).size
+    axes = _common_axes(node, len(tensor_type(node).shape), size)
+    large = [a for a in node.args if tensor_type(a).size == size and _moved(a) is None]
+    if axes is None or len(large) > 1:
         return None
-    undone = [_moved(user) for user in users[node]]
-    return axes if any(u is not None and u[1] == inverse(axes) for u in undone) else None
+    undone = [u for u in users[node] if (m := _moved(u)) is not None and m[1] == inverse(axes)]
+    others = [u for u in users[node] if not isinstance(u, Call) or not _is_elementwise(u)]
+    kept = len(others) - len(undone)
+    return axes if 0 < len(undone) >= kept else None
 
 
 def _aligned(operand: Expr, rank: int, axes: Sequence[int]) -> Expr:

@@ -48,7 +48,9 @@ SEVERAL = 3  # tiles of rows of a core, beyond which shares count as even
 TWO_LINES, PIXEL_READ, FURTHER, OTHER_WIDTH = 1.4, 0.4, 0.1, 1.8
 BEGIN, READ = 0.5, 0.25  # cycles of a tap of a tile, and of a vector that it reads
 RELOADED = 1.2  # of a kernel's time, where weights and sums exceed the registers
-OF_ERF, SPILLED = 5, 1.3  # registers beside them, or LLVM moves sums to the stack amid GELU
+# Registers beside them that GELU needs, or LLVM moves sums to the stack: of 28² × 64 a vector of
+# results takes 20 clocks by 3 × 2 pixels of two vectors, 12 by 2 × 2 (Zen 5).
+OF_ERF, SPILLED = 5, 1.3
 MEETING_ROWS, MEETS = 4, 0.1  # rows of a tile that fit where they meet, and what each more takes
 
 
@@ -154,8 +156,8 @@ def waiting_cycles(c: Contraction, target: Target, k: Columns, tiles: Numbers) -
     few = np.maximum(FEW_SUMS / (wide * high * vectors), 1.0)
     many = np.where(wide * high * vectors > MANY_SUMS, 1.1, few) * np.where(high > wide, 1.05, 1.0)
     pairs = np.where(vectors * target.lanes("float32") * 4 % (2 * LINE_BYTES), 1.1, 1.0)
-    many = many * _spill_of_epilogue(c, target, k)
-    return tiles * vectors * (sums + crowded) * many * pairs / whole_window(c)
+    cycles = tiles * vectors * (sums + crowded) * many * pairs / whole_window(c)
+    return cycles * _spill_of_epilogue(c, target, k)
 
 
 def _row_by_row_factor(c: Contraction, target: Target, lanes: int, k: Columns) -> Numbers:
@@ -250,7 +252,7 @@ def _spill_of_epilogue(c: Contraction, target: Target, k: Columns) -> Numbers:
     names = {e.name for value in values for e in walk_expr(value) if isinstance(e, Intrinsic)}
     held = whole(k, "nv") * (whole_window(c) + whole(k, "rw") * whole(k, "rh")) + 1
     full = held + OF_ERF > target.vector_registers
-    return np.where(full & ("erf" in names), SPILLED, 1.0)
+    return np.where(full & (target.outruns_lines and "erf" in names), SPILLED, 1.0)
 
 
 def _share_of_results(c: Contraction, k: Columns) -> Numbers:

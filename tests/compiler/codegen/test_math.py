@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,11 @@ WAYS: dict[str, dict[str, Any]] = {
 SPECIAL = (0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 1e-40, 3e38, -3e38)
 
 
+def iter_names() -> Callable[[], str]:
+    counter = iter(range(10**6))
+    return lambda: f"%m{next(counter)}"
+
+
 def run(
     name: str,
     dtype: str,
@@ -49,10 +54,10 @@ def run(
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     lanes, scalar = {"float32": (16, "float"), "float64": (8, "double")}[dtype]
-    counter = iter(range(10**6))
     names = [f"%a{n}" for n in range(len(args))]
-    fresh = lambda: f"%m{next(counter)}"  # noqa: E731
-    lines, result, declares = emit_math(name, lanes, dtype, names, fresh, scalef, fused, tables)
+    lines, result, declares = emit_math(
+        name, lanes, dtype, names, iter_names(), scalef, fused, tables
+    )
     kind = f"<{lanes} x {scalar}>"
     params = ", ".join(f"ptr %q{n}" for n in range(len(args)))
     loads = [f"{a} = load {kind}, ptr %q{n}, align 4" for n, a in enumerate(names)]
@@ -184,6 +189,15 @@ def test_tables_keep_the_stated_ulps(name: str) -> None:
         want: Any = UNARY[name](x.astype(np.float64))
     got = run(name, "float32", x, scalef=True, tables=TABLES)
     assert errors_in_ulp(got, want).max() <= ULPS32[name]
+
+
+def test_processors_look_up_what_their_multiplications_cost() -> None:
+    looked_up = {cpu: Target(f"llvm -mcpu={cpu}").quick_tables for cpu in ("znver4", "znver5")}
+    assert looked_up == {"znver4": {"exp", "erf"}, "znver5": {"erf"}}
+    assert not Target("llvm -mcpu=graniterapids").quick_tables
+    for name, found in (("erf", True), ("exp", False), ("tanh", False)):
+        lines, _, _ = emit_math(name, 16, "float32", ["%x"], iter_names(), tables=("erf",))
+        assert any("vpermi2var" in line for line in lines) == found, name
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

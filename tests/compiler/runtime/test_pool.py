@@ -15,7 +15,7 @@ from tunefarm.compiler.codegen.llvm_compile import compile_llvm
 from tunefarm.compiler.ir import TensorType
 from tunefarm.compiler.runtime.jit import load_objects
 from tunefarm.compiler.runtime.kernel import KernelFunction, load_kernel
-from tunefarm.compiler.runtime.pool import start_pool
+from tunefarm.compiler.runtime.pool import shared_pool, start_pool
 from tunefarm.compiler.target import Target
 
 # counts[i] += 1 for i in [0, n[0]); with nesting, a loop of n[1] inside each iteration.
@@ -150,8 +150,21 @@ def test_what_a_slow_thread_has_not_claimed_is_run_by_the_other(
     target: Target, waiting: int, awaited: int
 ) -> None:
     wait = kernel("wait", target, 2, WAIT)
-    for _ in range(50):
-        assert (counted(wait, waiting, awaited)[:8] == 1).all()
+    pool = shared_pool(wait.library, 2)
+    assert pool is not None
+    with pool.awake():
+        counted(kernel("count", target, 2), 64, 0)
+        time.sleep(0.01)  # the worker spins, and will not sleep
+        for _ in range(50):
+            assert (counted(wait, waiting, awaited)[:8] == 1).all()
+
+
+@pytest.mark.parametrize("seats", [0, 1])
+def test_a_loop_for_one_thread_stays_on_the_callers(target: Target, seats: int) -> None:
+    """Parts for nobody are none: their number divides."""
+    text = COUNT.replace("i64 0, i64 -1)", f"i64 0, i64 {seats})")
+    assert text != COUNT
+    assert (counted(kernel("count", target, 3, text), 500, 0)[:500] == 1).all()
 
 
 def test_short_loops_of_more_threads_than_there_are_cpus(target: Target) -> None:
@@ -196,6 +209,7 @@ def test_sleeping_workers_wake_up(target: Target, monkeypatch: pytest.MonkeyPatc
     arguments = np.zeros(8, np.uintp)
     arguments[[0, 3]] = pool.address, counts.ctypes.data
     for _ in range(50):
+        time.sleep(0.001)  # who falls asleep as a job is told may miss it
         library.function("tunefarm_invoke")(library["rendezvous"], arguments.ctypes.data, 8)
         assert counts[0] == 2
     pool.close()
@@ -217,6 +231,7 @@ def test_a_worker_leaves_the_callers_cpu(target: Target, monkeypatch: pytest.Mon
         os.sched_setaffinity(0, {here})
         left = 0
         for _ in range(20):
+            time.sleep(0.001)
             os.sched_setaffinity(worker, {here})
             os.sched_setaffinity(worker, allowed)
             library.function("tunefarm_invoke")(library["rendezvous"], arguments.ctypes.data, 8)

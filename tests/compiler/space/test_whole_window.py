@@ -209,6 +209,11 @@ def test_gelu_finds_registers_beside_sums(channels: int) -> None:
     for behind, vectors in (("relu", 3 * 2 * 2), ("silu", 3 * 2 * 2), ("gelu", 2 * 2 * 2)):
         chosen = contraction_default(depthwise((28, 28), channels, behind=behind), ZEN5)
         assert prod(int(chosen[name]) for name in ("rw", "rh", "nv")) == vectors, behind
+    on_others = [
+        contraction_default(depthwise((28, 28), channels, behind=behind), ZEN4)
+        for behind in ("relu", "gelu")
+    ]
+    assert on_others[0] == on_others[1], "not timed there"
 
 
 @pytest.mark.parametrize(("size", "channels", "stride", "tile"), [

@@ -205,6 +205,32 @@ def test_between_convolutions_no_map_is_transposed(step: Callable[[Expr], Expr])
     assert sum("transpose" in kernel for kernel in kernels) == 1, "of the result"
 
 
+def test_heads_that_share_keys_are_repeated_where_they_lie() -> None:
+    """Grouped queries: keys of two heads serve eight."""
+    q, k, v = var("q", 1, 24, 8, 16), var("k", 1, 24, 2, 16), var("v", 1, 24, 2, 16)
+    swapped = [call("transpose", e, axes=(0, 2, 1, 3)) for e in (q, k, v)]
+    for n in (1, 2):
+        grouped = call("reshape", swapped[n], shape=(1, 2, 1, 24, 16))
+        wide = call("broadcast_to", grouped, shape=(1, 2, 4, 24, 16))
+        swapped[n] = call("reshape", wide, shape=(1, 8, 24, 16))
+    scores = call("matmul", swapped[0], call("transpose", swapped[1], axes=(0, 1, 3, 2)))
+    y = call("matmul", call("softmax", scores, axis=-1), swapped[2])
+    y = call("reshape", call("transpose", y, axes=(0, 2, 1, 3)), shape=(1, 24, 128))
+    kernels = kernels_in(check(module_of([q, k, v], y)))
+    assert not any(kernel.startswith("transpose") for kernel in kernels)
+
+
+def test_streams_that_planes_read_more_often_stay() -> None:
+    x = var("x", 1, 16, 6, 10)
+    start = call("cumsum", call("reshape", x, shape=(960,)), axis=0)
+    start = call("reshape", start, shape=(1, 16, 6, 10))
+    y = call("add", start, conv(call("relu", conv(start, 8)), 16))
+    rows = [call("cumsum", call("reshape", y, shape=(16, 60)), axis=a) for a in (0, 1)]
+    module = module_of([x], Tuple((conv(y, 8), *rows)))
+    kernels = kernels_in(check(module))
+    assert sum("transpose" in kernel for kernel in kernels) == 4, "of both maps and both results"
+
+
 def test_residuals_that_begin_in_planes_are_turned_once() -> None:
     x = var("x", 1, 32, 6, 10)
     y: Expr = call("cumsum", call("reshape", x, shape=(1, 1920)), axis=1)

@@ -168,6 +168,60 @@ def test_float16_weights_are_added_in_full() -> None:
     np.testing.assert_array_equal(node.args[1].data, np.float16(sum(weights)))
 
 
+def a_map_of_one_channel(x: Expr) -> list[Expr]:
+    return [conv(x, 1, 3), conv(x, 4, 1)]
+
+
+def a_single_row_of_results(x: Expr) -> list[Expr]:
+    rows = call("slice", x, begin=(0,) * 4, size=(1, 4, 6, 1), strides=(1,) * 4)
+    wide = call("conv", rows, const(4, 4, 1, 3), padding=((0, 0), (1, 5)))
+    return [wide, call("conv", rows, const(4, 4, 1, 1))]
+
+
+def windows_that_end_apart(x: Expr) -> list[Expr]:
+    corner = call("slice", x, begin=(0,) * 4, size=(1, 4, 2, 2), strides=(1,) * 4)
+    wide = call("conv", corner, const(4, 4, 3, 3), strides=(2, 2), padding=((1, 3), (1, 3)))
+    return [wide, call("conv", corner, const(4, 4, 1, 1), strides=(2, 2))]
+
+
+def one_output_scaled_by_channels(x: Expr) -> list[Expr]:
+    scaled = call("multiply", conv(x, 1, 3), const(4, 1, 1))
+    return [scaled, conv(x, 4, 1), call("tanh", x)]
+
+
+def one_channel_spread(x: Expr) -> list[Expr]:
+    one = call("slice", x, begin=(0,) * 4, size=(1, 1, 6, 6), strides=(1,) * 4)
+    return [conv(one, 1, 3), call("multiply", one, const(3, 1, 1))]
+
+
+@pytest.mark.parametrize("branches", [
+    a_map_of_one_channel, a_single_row_of_results, windows_that_end_apart,
+    one_output_scaled_by_channels, one_channel_spread,
+])  # fmt: skip
+def test_a_branch_that_the_sum_repeats_stays(branches: Callable[[Expr], list[Expr]]) -> None:
+    x = var("x", 1, 4, 6, 6)
+    before = total(*branches(x))
+    assert operators(merged(before, x)).count("conv") == operators(before).count("conv")
+
+
+def test_a_product_of_terms_that_stay_is_one() -> None:
+    x = var("x", 1, 4, 6, 6)
+    others = call("multiply", total(call("tanh", x), call("sigmoid", x)), const(4, 1, 1))
+    after = merged(total(conv(x, 4, 3), conv(x, 4, 1), others), x)
+    assert operators(after).count("multiply") == 1
+    plain = call("subtract", conv(x, 4, 3), x)
+    assert operators(merged(plain, x)) == ["conv", "subtract"]
+
+
+def test_long_sums() -> None:
+    x = var("x", 1, 4, 3, 3)
+    terms = [conv(x, 4, 1), *[call("tanh", x)] * 2000, conv(x, 4, 3)]
+    before = module_of([x], total(*terms))
+    after = merge_branches(before, TARGET)
+    assert operators(after.main.body).count("conv") == 1
+    assert operators(after.main.body).count("add") == 2000
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_random_sums(seed: int) -> None:
     rng = np.random.default_rng(seed)
