@@ -192,7 +192,7 @@ def _terms(root: Call, uses: Uses) -> list[_Term]:
 
 def _rest(terms: Sequence[_Term], taken: set[int]) -> list[_Term]:
     """The terms that are left; a product of which none was taken is one."""
-    opened = {terms[i].product[0] for i in taken if terms[i].product is not None}
+    opened = {p[0] for i in taken if (p := terms[i].product) is not None}
     rest: dict[object, _Term] = {}
     for number, term in enumerate(terms):
         if number in taken:
@@ -277,7 +277,7 @@ def _joined(base: _Branch, parts: Sequence[tuple[_Branch | None, _Term, Window]]
     channels = np.arange(outputs)
     for branch, term, window in parts:
         if branch is not None:
-            weights[(..., *window)] += branch.weights
+            weights[(slice(None), slice(None), *window)] += branch.weights
         else:  # x * s: a tap from each channel to itself
             factors = _of_channels(term.factor, base.conv)
             weights[(channels, channels % inner, *(taps.start for taps in window))] += factors
