@@ -151,11 +151,13 @@ def _merged(node: Call, uses: Uses) -> Expr | None:
     taken: set[int] = set()
     made: list[Expr] = []
     for number in sorted(branches, key=lambda i: -prod(branches[i].kernel)):
+        if number in taken:
+            continue
         base = branches[number]
         others = [i for i in range(len(terms)) if i != number and i not in taken]
         windows = {i: _window(base, branches.get(i), terms[i]) for i in others}
         parts = {i: window for i, window in windows.items() if window is not None}
-        if number not in taken and parts:
+        if parts:
             taken |= {number, *parts}
             made.append(_joined(base, [(branches.get(i), terms[i], parts[i]) for i in parts]))
     return _sum(node, made, _rest(terms, taken)) if made else None
