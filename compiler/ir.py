@@ -170,6 +170,14 @@ class IRModule:
         """The module with another model in place of its own."""
         return IRModule({**self.functions, "main": main}, self.output_names)
 
+    def with_body(self, body: Expr) -> IRModule:
+        """The module whose ``main`` computes something else of its parameters; itself if it is what
+        ``main`` computes already."""
+        main = self.main
+        if body is main.body:
+            return self
+        return self.with_main(Function(main.params, body, main.attrs))
+
     @property
     def constants(self) -> dict[str, NDArray[Any]]:
         """The large constants that the text refers to, for ``parse_module(str(module), …)``."""

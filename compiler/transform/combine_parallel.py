@@ -20,7 +20,6 @@ from tunefarm.compiler.ir import (
     Call,
     Constant,
     Expr,
-    Function,
     IRModule,
     children,
     post_order,
@@ -75,7 +74,7 @@ def _with_combined(
     if not replaced:
         return module
     body = _substituted(main.body, replaced)
-    return module.with_main(Function(main.params, body, main.attrs))
+    return module.with_body(body)
 
 
 def _product_behind(member: Call, users: Mapping[Expr, Expr], scaled: bool) -> Call | None:

@@ -17,7 +17,6 @@ from tunefarm.compiler.ir import (
     Call,
     Constant,
     Expr,
-    Function,
     IRModule,
     Var,
     post_order,
@@ -49,10 +48,7 @@ def convert_layout(module: IRModule, target: Target) -> IRModule:
     if any(is_call(node, *CONVOLUTIONS) for node in post_order(module.main.body)):
         module = rewrite_main(module, [_channels_last])
     module = rewrite_main(module, TRANSPOSE_RULES)
-    body = turn_streams(module.main.body)
-    if body is not module.main.body:
-        main = Function(module.main.params, body, module.main.attrs)
-        module = rewrite_main(module.with_main(main), TRANSPOSE_RULES)
+    module = rewrite_main(module.with_body(turn_streams(module.main.body)), TRANSPOSE_RULES)
     return rewrite_main(module, [*TRANSPOSE_RULES, _flatten_into_weights, _read_planes])
 
 

@@ -9,7 +9,6 @@ from tunefarm.compiler.ir import (
     Call,
     Constant,
     Expr,
-    Function,
     IRModule,
     Tuple,
     TupleGetItem,
@@ -32,10 +31,7 @@ def eliminate_common_subexpressions(module: IRModule, target: Target) -> IRModul
     for node in post_order(main.body):
         rebuilt = with_children(node, [done[c] for c in children(node)])
         done[node] = first.setdefault(_key(rebuilt), rebuilt)
-    body = done[main.body]
-    return (
-        module if body is main.body else module.with_main(Function(main.params, body, main.attrs))
-    )
+    return module.with_body(done[main.body])
 
 
 def _key(node: Expr) -> object:

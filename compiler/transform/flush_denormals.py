@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from tunefarm.compiler.ir import Constant, Expr, Function, IRModule, children, post_order
+from tunefarm.compiler.ir import Constant, Expr, IRModule, children, post_order
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.rewrite import with_children
 
@@ -27,9 +27,7 @@ def flush_denormals(module: IRModule, target: Target) -> IRModule:
     done: dict[Expr, Expr] = {}
     for node in post_order(main.body):
         done[node] = _flushed(node) or with_children(node, [done[c] for c in children(node)])
-    if done[main.body] is main.body:
-        return module
-    return module.with_main(Function(main.params, done[main.body], main.attrs))
+    return module.with_body(done[main.body])
 
 
 def _flushed(node: Expr) -> Constant | None:

@@ -60,9 +60,7 @@ def fuse_attention(module: IRModule, target: Target) -> IRModule:
         done[node] = (
             None if members is None else _fused(members, done, target, functions, uses, narrow)
         ) or with_children(node, [done[c] for c in children(node)])
-    if done[main.body] is main.body:
-        return module
-    return module.with_main(Function(main.params, done[main.body], main.attrs))
+    return module.with_body(done[main.body])
 
 
 def _members(node: Expr, uses: Uses) -> list[Call] | None:

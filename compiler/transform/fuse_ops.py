@@ -28,7 +28,6 @@ from tunefarm.compiler.ir import (
     Call,
     Constant,
     Expr,
-    Function,
     IRModule,
     children,
     post_order,
@@ -61,7 +60,7 @@ def fuse_ops(module: IRModule, target: Target) -> IRModule:
     main = module.main
     root = _with_own_numbers(main.body)
     body = outline(root, _Groups(root, target).members())
-    return module.with_main(Function(main.params, body, main.attrs))
+    return module.with_body(body)
 
 
 class _Groups:

@@ -105,7 +105,7 @@ def lower_precision(module: IRModule, target: Target) -> IRModule:
     body = casts_below(main.body, dtype)
     if dtype == DTYPE:
         body = near_functions(casts_below(round_stored(body, target), dtype), target)
-    return lowered.with_main(Function(main.params, body, main.attrs))
+    return lowered.with_body(body)
 
 
 def is_lowered(node: Call, dtype: str, target: Target) -> bool:

@@ -25,7 +25,6 @@ from tunefarm.compiler.ir import (
     Call,
     Constant,
     Expr,
-    Function,
     IRModule,
     TensorType,
     children,
@@ -67,10 +66,7 @@ def merge_branches(module: IRModule, target: Target) -> IRModule:
             made = _merged(made, uses) or made
             uses[made] = uses[node]
         done[node] = made
-    body = done[main.body]
-    return (
-        module if body is main.body else module.with_main(Function(main.params, body, main.attrs))
-    )
+    return module.with_body(done[main.body])
 
 
 def _whole_sums(root: Expr, uses: Uses) -> set[Expr]:

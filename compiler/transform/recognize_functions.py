@@ -73,7 +73,7 @@ def recognize_functions(module: IRModule, target: Target) -> IRModule:
     for node in regions.order:
         kept = found.get(node, node)
         done[node] = with_children(kept, [done[c] for c in children(kept)])
-    return module.with_main(Function(main.params, done[main.body], main.attrs))
+    return module.with_body(done[main.body])
 
 
 class _Regions:

@@ -51,11 +51,7 @@ def users_of(root: Expr) -> dict[Expr, list[Expr]]:
 
 def rewrite_main(module: IRModule, rules: Sequence[Rule]) -> IRModule:
     """Apply ``rules`` to ``main`` until none applies."""
-    main = module.main
-    body = rewrite(main.body, rules)
-    return (
-        module if body is main.body else module.with_main(Function(main.params, body, main.attrs))
-    )
+    return module.with_body(rewrite(module.main.body, rules))
 
 
 def rewrite(root: Expr, rules: Sequence[Rule]) -> Expr:

@@ -49,10 +49,7 @@ def split_columns(module: IRModule, target: Target) -> IRModule:
     for node in post_order(main.body):
         operands = [done[c] for c in children(node)]
         done[node] = _split(node, operands, target) or with_children(node, operands)
-    body = done[main.body]
-    return (
-        module if body is main.body else module.with_main(Function(main.params, body, main.attrs))
-    )
+    return module.with_body(done[main.body])
 
 
 def _split(node: Expr, operands: Sequence[Expr], target: Target) -> Call | None:

@@ -17,7 +17,6 @@ from tunefarm.compiler.ir import (
     Call,
     Constant,
     Expr,
-    Function,
     IRModule,
     TensorType,
     Tuple,
@@ -49,7 +48,7 @@ def widen_floats(module: IRModule, target: Target) -> IRModule:
         made[node] = _widened(node, made, narrow)
     main = module.main
     body = _as(made[main.body], main.body)
-    return module.with_main(Function(main.params, body, main.attrs))
+    return module.with_body(body)
 
 
 def _is_slow_product(node: Expr, narrow: frozenset[str]) -> bool:

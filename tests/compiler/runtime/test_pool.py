@@ -161,7 +161,7 @@ def test_what_a_slow_thread_has_not_claimed_is_run_by_the_other(
 
 @pytest.mark.parametrize("seats", [0, 1])
 def test_a_loop_for_one_thread_stays_on_the_callers(target: Target, seats: int) -> None:
-    """Parts for nobody are none: their number divides."""
+    """The number of parts, which is one for each seat, divides."""
     text = COUNT.replace("i64 0, i64 -1)", f"i64 0, i64 {seats})")
     assert text != COUNT
     assert (counted(kernel("count", target, 3, text), 500, 0)[:500] == 1).all()
