@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
-from tunefarm.compiler.space import float_parts
+from tunefarm.compiler.space import float_parts, strassen
 from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint
 from tunefarm.compiler.space.contraction.default import MAX_BODY
@@ -171,12 +171,13 @@ def saved_cycles(b: InvertedResidual, target: Target) -> float:
             moved += 2 * share / BEYOND_BYTES if share * L2_SHARE > target.l2_bytes else 0.0
     k = {n: np.array([int(v)]) for n, v in config.items() if n != "sketch"}
     whole_images = b.depthwise.shape[0] * arithmetic_cycles(b, target, k, 1)
-    alone = float(whole_images[0]) / target.num_cores - _saved_in_parts(b, target)
+    alone = float(whole_images[0]) / target.num_cores - _saved_apart(b, target)
     return alone + moved - fused if moved > 0 else 0.0
 
 
-def _saved_in_parts(b: InvertedResidual, target: Target) -> float:
-    """Cycles that products of one tap take less in parts, by a matrix unit: kernels alone can."""
+def _saved_apart(b: InvertedResidual, target: Target) -> float:
+    """Cycles that products of one tap take less by methods of kernels alone: in parts by a matrix
+    unit, and Strassen's."""
     saved = 0.0
     for c in (b.expand, b.project):
         if c is not None and c.taps == (1, 1):
@@ -191,5 +192,5 @@ def _saved_in_parts(b: InvertedResidual, target: Target) -> float:
                 variable=False,
                 levels=1,
             )
-            saved += float_parts.saved_cycles(p, target)
+            saved += max(float_parts.saved_cycles(p, target), strassen.saved_cycles(p, target))
     return saved

@@ -20,6 +20,7 @@ of two levels 49/16: these are a default where the gain exceeds the time in whic
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import SketchSpace
@@ -45,19 +46,15 @@ MESH_WORTH = 1.0  # of one level on one core of a mesh, whose cycles are known b
 EXCHANGING_WORTH = 1.2  # of one level on several: more than it can save, 8/7 (``_worth``)
 LEAST = (16, 64, 32)  # rows, terms and columns of a product of two levels; smaller ones lose
 
-__all__ = ["LEVELS", "schedule", "space", "space_of"]
+__all__ = ["LEVELS", "saved_cycles", "schedule", "space", "space_of"]
 
 
 def space(function: Function, target: Target, levels: int) -> SketchSpace | None:
     """The knobs of a product by Strassen's method; None where it does not apply."""
-    lanes = target.lanes("float32")
-    if target.kind != "llvm" or target.strict or lanes not in LANES:
+    if not _has_method(target):
         return None
-    p = product_of(function, lanes, levels)
-    least = LEAST if levels > 1 else (1, lanes, lanes)
-    if p is None or any(n >> levels < few for n, few in zip(p.shape, least, strict=True)):
-        return None
-    return space_of(p, target)
+    p = product_of(function, target.lanes("float32"), levels)
+    return None if p is None or not _is_large(p) else space_of(p, target)
 
 
 def space_of(p: Product, target: Target) -> SketchSpace:
@@ -70,8 +67,35 @@ def space_of(p: Product, target: Target) -> SketchSpace:
         constraints_of(p, target),
         dict(default),
         lambda k: nest_of(p, target, k),
-        preferred=_worth(p, target) * cycles < _other_cycles(p, target),
+        preferred=_pays(p, cycles, target),
     )
+
+
+def saved_cycles(p: Product, target: Target) -> float:
+    """Cycles that the best of the levels takes less than the direct product, in the model; 0 where
+    that is the default."""
+    if not _has_method(target):
+        return 0.0
+    for levels in sorted(LEVELS.values(), reverse=True):
+        of_levels = replace(p, levels=levels)
+        cycles = default_of(of_levels, target)[1] if _is_large(of_levels) else inf
+        if _pays(of_levels, cycles, target):
+            return direct_cycles(p, target) - cycles
+    return 0.0
+
+
+def _has_method(target: Target) -> bool:
+    return target.kind == "llvm" and not target.strict and target.lanes("float32") in LANES
+
+
+def _is_large(p: Product) -> bool:
+    least = LEAST if p.levels > 1 else (1, p.lanes, p.lanes)
+    return all(n >> p.levels >= few for n, few in zip(p.shape, least, strict=True))
+
+
+def _pays(p: Product, cycles: float, target: Target) -> bool:
+    """Whether a product of so many cycles is a task's default."""
+    return _worth(p, target) * cycles < _other_cycles(p, target)
 
 
 def _worth(p: Product, target: Target) -> float:
