@@ -63,7 +63,7 @@ def cycles_on_one_core(function: Function, target: Target) -> float | None:
             assert p is not None
             return float(strassen_cycles(p, one, k)[0])
         case str(name) if name in WINOGRAD:
-            conv = convolution_of(function)
+            conv = convolution_of(function, in_groups=True)
             assert conv is not None
             return float(WINOGRAD[name](conv, one, one.lanes("float32"), k)[0])
         case _:

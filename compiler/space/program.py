@@ -141,9 +141,15 @@ def view_contraction(function: Function) -> Function:
         return function
     if is_pointwise(anchor):
         return viewed(function, anchor, _pointwise_views(anchor)) or function
-    if _is_grouped(anchor):
-        return viewed(function, anchor, _grouped_views(anchor)) or function
-    return function
+    return view_groups(function)
+
+
+def view_groups(function: Function) -> Function:
+    """View a fused convolution in groups of several channels as ``group_conv``; others stay."""
+    anchor = find_anchor(function)
+    if anchor is None or not has_channels_last(anchor) or not _is_grouped(anchor):
+        return function
+    return viewed(function, anchor, _grouped_views(anchor)) or function
 
 
 @dataclass(frozen=True, slots=True)

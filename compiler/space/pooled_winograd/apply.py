@@ -33,7 +33,7 @@ from tunefarm.compiler.summary import nominal_flops
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PackedLayout, PrimFunc
 from tunefarm.compiler.tir import schedule as s
-from tunefarm.compiler.tir.ir import Const, Expr, Var, binary
+from tunefarm.compiler.tir.ir import Expr, Var, binary
 
 
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
@@ -66,8 +66,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     else:
         program = s.set_scope(program, write, "local")
         program, _ = place_half(program, "rows_out", vector, rolled)
-        place, panels = (Const(0), panel, group), -(-c.outputs // width)
-        program = place_products(program, c, write, place, {**knob, "nb": panels}, None, target)
+        program = place_products(program, c, write, (panel, group), knob, None, target)
     program = place_tiles(program, c, row, (1, c.tiles(tile)[1]), target, rolled=rolled)
     program = place_phases(program, outer[-1])
     copied = own_loops(program, "phases", outer[-1])[0]

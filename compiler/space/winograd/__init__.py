@@ -50,11 +50,11 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     the stack."""
     if target.kind != "llvm" or target.strict:
         return None
-    c = convolution_of(function)
+    c = convolution_of(function, in_groups=True)
     lanes = target.lanes("float32")
     if c is None or min(c.height, c.width) < 2:
         return None
-    if c.outputs < lanes or 2 * c.depth < lanes or (phases(c.taps) == 1 and c.inputs < lanes):
+    if c.group_outputs < lanes or 2 * c.depth < lanes or (phases(c.taps) == 1 and c.inputs < lanes):
         return None
     default, cycles = default_of(c, target, lanes)
     if math.isinf(cycles):
@@ -73,7 +73,7 @@ def space(function: Function, target: Target) -> SketchSpace | None:
 def saving(function: Function, target: Target) -> float:
     """How many times fewer cycles the method takes than the direct sum, in the model; 1 where it
     does not apply or saves none."""
-    c = None if space(function, target) is None else convolution_of(function)
+    c = None if space(function, target) is None else convolution_of(function, in_groups=True)
     if c is None:
         return 1.0
     lanes = target.lanes("float32")

@@ -41,7 +41,7 @@ TERMS_AHEAD = 128  # 14² × 256 on Zen 5: 0.95 × the time of the next panel's 
 
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     """Apply a config. Raises ScheduleError if the method does not apply or a knob misfits."""
-    c = convolution_of(function)
+    c = convolution_of(function, in_groups=True)
     if c is None:
         raise ScheduleError(
             "the workload is no 3x3 convolution of stride 1 or 2, and no 7x7 one of stride 2, "
@@ -56,8 +56,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     program, final, write = _prepared(c, tile, ends, lanes, knob["by_row"] == BY_COLUMN, rolled)
     width = knob["nv"] * lanes
     transform = filter_transform(tile, c.stride, c.taps)
-    layout = PackedLayout(((), (), (), (width,)), (3, 0, 1, 2, 4), transform)
-    program = s.transform_layout(program, c.filter_param, layout)
+    program = s.transform_layout(program, c.filter_param, packed_filters(c, width, transform))
 
     program, outer, panel, row, results = _place_results(program, final, knob, lanes, rolled)
     if write is None:
@@ -66,7 +65,10 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         padding = int(product_padding(c, lanes, columns)[0])
         program = s.set_scope(program, write, "local", padding=padding)
         program, _ = place_half(program, "rows_out", results, rolled)
-        place = (outer[-1], panel, row if knob["by_row"] else panel)
+        number = outer[-1] * knob["nb"] + panel
+        if c.groups > 1:
+            number = outer[-2] * -(-c.group_outputs // width) + number
+        place = (number, row if knob["by_row"] else panel)
         alone = int(held_tiles(c, columns)[0]) if has_short_tiles(target) else None
         program = place_products(program, c, write, place, knob, ends, target, alone)
     shared = shared_tiles(c, target, lanes, columns)[0]
@@ -127,17 +129,25 @@ def hold_stages(
     return s.set_scope(program, "tile_in", "local", padding=tile_padding(c, lanes)), write
 
 
+def packed_filters(c: Convolution, width: int, transform: str) -> PackedLayout:
+    """Filters transformed, panel by panel, in groups those of each group by themselves."""
+    points, panels = (0, 1, 2), 2 + len(c.output_axes)
+    groups = range(3, panels)
+    factors = ((),) * panels + ((width,),)
+    return PackedLayout(factors, (*groups, panels, *points, panels + 1), transform)
+
+
 def _place_results(
     program: PrimFunc, final: str, knob: dict[str, int], lanes: int, rolled: bool
 ) -> tuple[PrimFunc, tuple[Var, ...], Var, Var, Var]:
-    """Blocks of rows of tiles and of panels; in a block panels, rows of tiles or the groups of a
-    row, and the vectors of a tile's results."""
-    n, h, w, o = s.loops_of(program, final)
+    """Blocks of rows of tiles and, of each group, of panels; in a block panels, rows of tiles or
+    the groups of a row, and the vectors of a tile's results."""
+    n, h, w, *group, o = s.loops_of(program, final)
     program, (row_block, tile_row, row) = s.split(program, h, knob["mb"], knob["tile_h"])
     of_row = (knob["rw"],) if knob["by_row"] >= BY_GROUP else ()
     program, (*groups, column) = s.split(program, w, *of_row, knob["tile_w"])
     program, (panel_block, panel, vector, lane) = s.split(program, o, knob["nb"], knob["nv"], lanes)
-    outer = (n, row_block, panel_block)
+    outer = (n, row_block, *group, panel_block)
     inside = (tile_row, *groups, vector, row, column, lane)
     program = s.reorder(program, *outer, panel, *inside)
     return (
@@ -153,17 +163,18 @@ def place_products(
     program: PrimFunc,
     c: Convolution,
     write: str,
-    place: tuple[Expr, Var, Var],
+    place: tuple[Expr, Var],
     knob: dict[str, int],
     ends: Ends | None,
     target: Target,
     alone: int | None = None,
 ) -> PrimFunc:
-    """For each point a matrix product of a panel, register tile by register tile, in the last of
-    the loops ``place``. Register tiles share the hints for the next panel's weights; where all
-    points have but one of them, it asks for weights some terms ahead. ``alone`` are the rows that
-    are multiplied, if others do not fill up the last register tile."""
-    panel_block, panel, last = place
+    """For each point a matrix product of a panel, register tile by register tile; ``place`` is the
+    panel's number, and the loop that products are made in. Register tiles share the hints for the
+    next panel's weights; where all points have but one of them, it asks for weights some terms
+    ahead. ``alone`` are the rows that are multiplied, if others do not fill up the last register
+    tile."""
+    panel, last = place
     lanes = target.lanes("float32")
     program = s.compute_at(program, write, last)
     i, j, *tiles, o = own_loops(program, write, last)
@@ -190,7 +201,7 @@ def place_products(
         held = next(b for b in program.buffers if b.name == "tile_in")
         program = prefetch_next_rows(program, "product", held, row_tiles[0], knob["rw"], step)
     above, across = (c.transforms(knob[t]) for t in ("tile_h", "tile_w"))
-    first = (panel_block * knob["nb"] + panel) * above.filters + filter_of(above, i)
+    first = panel * above.filters + filter_of(above, i)
     number = first * across.filters + filter_of(across, j)
     width = knob["nv"] * lanes
     size, buffer = c.depth * width, program.params[c.filter_param]

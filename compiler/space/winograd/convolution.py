@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 
 from tunefarm.compiler.ir import Call, Function, Tuple, Var, post_order, tensor_type
 from tunefarm.compiler.ops.common import integers
 from tunefarm.compiler.ops.conv import pairs, result_channels_last
-from tunefarm.compiler.space.program import find_anchor, is_elementwise
+from tunefarm.compiler.space.program import find_anchor, is_elementwise, view_groups
 from tunefarm.compiler.space.winograd.transforms import FILTERS, Transforms, phases, transforms
 
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
     """A fused convolution that Winograd's method can compute: one of ``FILTERS``, constant weights,
-    channels last (of 7 × 7 in the result alone). ``padding`` is what the input lacks above and at
-    the left. Of an image in ``parts`` each counts as an image, whose results read the input from
-    ``part_rows`` rows further down than those of the part before."""
+    channels last (of 7 × 7 in the result alone), in groups as ``group_conv``.
+
+    ``inputs`` are those that a result has: of several ``groups`` each has as many, and its part of
+    the ``outputs``. ``padding`` is what the input lacks above and at the left. Of an image in
+    ``parts`` each counts as an image, whose results read the input from ``part_rows`` rows further
+    down than those of the part before.
+    """
 
     function: Function
     anchor: Call
@@ -33,14 +38,31 @@ class Convolution:
     taps: int
     parts: int = 1
     part_rows: int = 0
+    groups: int = 1
 
     @property
     def depth(self) -> int:
         """Terms of a product: the input's channels, those of each phase."""
         return self.inputs * phases(self.taps) ** 2
 
+    @property
+    def group_outputs(self) -> int:
+        """Outputs that read the same inputs."""
+        return self.outputs // self.groups
+
+    @property
+    def output_axes(self) -> tuple[int, ...]:
+        """Outputs, or groups and outputs of a group."""
+        return (self.outputs,) if self.groups == 1 else (self.groups, self.group_outputs)
+
+    def tile_axes(self, lanes: int) -> tuple[int, ...]:
+        """Channels of a transformed tile, or groups and channels of a group."""
+        channels = self.tile_channels(lanes)
+        return (channels,) if self.groups == 1 else (self.groups, channels)
+
     def tile_channels(self, lanes: int) -> int:
-        """Channels of a transformed tile: those of phases fill whole vectors with zeros."""
+        """Channels of a transformed tile, of a group: those of phases fill whole vectors with
+        zeros."""
         return self.depth if phases(self.taps) == 1 else -(-self.depth // lanes) * lanes
 
     def transforms(self, tile: int) -> Transforms:
@@ -78,19 +100,23 @@ def taps_inside(
 
 
 @lru_cache(maxsize=64)
-def convolution_of(function: Function) -> Convolution | None:
-    """The convolution of a fused function; None if the method does not apply."""
+def convolution_of(function: Function, in_groups: bool = False) -> Convolution | None:
+    """The convolution of a fused function; None if the method does not apply. Those of several
+    groups only where the caller can compute them."""
+    if in_groups:
+        function = view_groups(function)
     anchor = find_anchor(function)
     position = None if anchor is None or not _fits(anchor) else constant_filter(function, anchor)
     if anchor is None or position is None:
         return None
-    batch, height, width, outputs = tensor_type(anchor).shape
+    batch, height, width, *outputs = tensor_type(anchor).shape
     (top, _), (left, _) = pairs(anchor.attrs["padding"])
-    taps, _, inputs, _ = tensor_type(anchor.args[1]).shape
+    taps, _, inputs, *_ = tensor_type(anchor.args[1]).shape
     stride = integers(anchor.attrs, "strides")[0]
     return Convolution(
-        function, anchor, position, batch, height, width, inputs, outputs, (top, left), stride, taps
-    )
+        function, anchor, position, batch, height, width, inputs, prod(outputs), (top, left),
+        stride, taps, groups=prod(outputs[:-1]),
+    )  # fmt: skip
 
 
 def constant_filter(function: Function, anchor: Call) -> int | None:
@@ -109,21 +135,32 @@ def constant_filter(function: Function, anchor: Call) -> int | None:
 def image_size(anchor: Call) -> tuple[int, ...]:
     """Rows and columns of the input."""
     shape = tensor_type(anchor.args[0]).shape
-    return shape[1:3] if anchor.attrs["data_layout"] == "NSC" else shape[2:]
+    return shape[1:3] if has_pixels(anchor) else shape[2:]
+
+
+def has_pixels(anchor: Call) -> bool:
+    """True if the input's channels, or groups and channels, are last."""
+    return anchor.op == "group_conv" or anchor.attrs["data_layout"] == "NSC"
 
 
 def _fits(anchor: Call) -> bool:
     attrs, types = anchor.attrs, [tensor_type(a) for a in anchor.args]
-    if anchor.op != "conv" or attrs["kernel_layout"] != "SIO" or len(types[1].shape) != 4:
+    in_groups = anchor.op == "group_conv"
+    if not (in_groups or _has_one_group(anchor)) or len(types[1].shape) != 4 + in_groups:
         return False
     taps, strides = types[1].shape[:2], attrs["strides"]
     filters = [((taps, taps), (stride, stride)) for taps, stride in FILTERS]
     return (
         all(isinstance(a, Var) for a in anchor.args)
         and all(t.dtype == "float32" for t in types)
-        and result_channels_last(attrs)
-        and (attrs["data_layout"] == "NSC" or phases(taps[0]) > 1)
+        and (not in_groups if phases(taps[0]) > 1 else has_pixels(anchor))
         and (taps, strides) in filters
-        and attrs["groups"] == 1
         and attrs["dilations"] == (1, 1)
     )
+
+
+def _has_one_group(anchor: Call) -> bool:
+    attrs = anchor.attrs
+    if anchor.op != "conv" or attrs["groups"] != 1:
+        return False
+    return attrs["kernel_layout"] == "SIO" and result_channels_last(attrs)

@@ -52,8 +52,13 @@ def of_tiles(k: Columns, knob: str, count: Mapping[int, int]) -> Numbers:
 
 
 def panels_of(c: Convolution, lanes: int, k: Columns) -> Numbers:
-    """Panels of outputs."""
-    return -(-c.outputs // (whole(k, "nv") * lanes))
+    """Panels of outputs, of all groups."""
+    return c.groups * group_panels(c, lanes, k)
+
+
+def group_panels(c: Convolution, lanes: int, k: Columns) -> Numbers:
+    """Panels of the outputs of a group."""
+    return -(-c.group_outputs // (whole(k, "nv") * lanes))
 
 
 def tile_rows(c: Convolution, k: Columns) -> Numbers:

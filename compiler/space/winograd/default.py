@@ -24,6 +24,7 @@ from tunefarm.compiler.space.product_cycles import (
 from tunefarm.compiler.space.winograd.convolution import Convolution
 from tunefarm.compiler.space.winograd.counts import (
     filters,
+    group_panels,
     panels_of,
     points,
     tile_columns,
@@ -63,6 +64,7 @@ ROOMY, CROWDED = (
 FIRST_LOAD = 0.5  # of a vector of weights, by the first tile of rows (Emerald Rapids)
 COPY_CYCLES = 1.5  # of an element of a phase
 LEAST_GROUP = 7  # rows of a register tile, where terms are more than a vector
+LEAST_SUMS = 7  # of a register tile where two multiply-adds begin in a clock (``_in_groups``)
 WORST_GROUP = 1.15  # times the cycles of a row of tiles, for the first cache to hold its products
 
 
@@ -103,7 +105,8 @@ def _transform_cycles(c: Convolution, target: Target, lanes: int, k: Columns) ->
     times = row_blocks * np.where(shared_tiles(c, target, lanes, k), 1, panel_blocks)
     vectors_in = times * transformed_tiles(c, target, lanes, k) * -(-c.depth // lanes)
     held = np.where(whole(k, "by_row") == BY_GROUP, HELD, 1.0)
-    vectors_out = row_blocks * tiles_of_block(c, k) * -(-c.outputs // lanes) * held
+    vectors_out = row_blocks * tiles_of_block(c, k) * c.groups * -(-c.group_outputs // lanes)
+    vectors_out = vectors_out * held
     spilled = np.where(products > SPILLED_POINTS, 2.0, 1.0)
     moved = TRANSFORM_CYCLES * spilled * products * (vectors_in + vectors_out)
     if target.has_few_registers:
@@ -115,15 +118,15 @@ def _transform_cycles(c: Convolution, target: Target, lanes: int, k: Columns) ->
 def exchanged_cycles(c: Convolution, target: Target, row_blocks: Numbers) -> Numbers:
     """In which inputs and results move between the cores, if not each has rows of its own."""
     exchanged = (target.num_cores - 1) * moved_cycles(activation_bytes(c), target)
-    return np.where(row_blocks >= target.num_cores, 0.0, exchanged)
+    return np.where((row_blocks >= target.num_cores) | (c.groups > 1), 0.0, exchanged)
 
 
 def multiplied_vectors(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     """Vectors of a panel in the mean. A last one of few lanes is shorter in register tiles of
     as many vectors as one has lanes, or fewer (``tir/transform/short_vectors.py``)."""
     vectors = whole(k, "nv")
-    short = target.product_clocks > 1 and 0 < c.outputs % lanes <= lanes // 2
-    saved = SHORTER / panels_of(c, lanes, k)
+    short = target.product_clocks > 1 and 0 < c.group_outputs % lanes <= lanes // 2
+    saved = SHORTER / group_panels(c, lanes, k)
     return vectors - np.where(short & (whole(k, "rw") * vectors <= lanes), saved, 0.0)
 
 
@@ -150,15 +153,29 @@ def _steps(c: Convolution, k: Columns, of_rows: Callable[[Numbers], Numbers]) ->
 
 
 def activation_bytes(c: Convolution) -> float:
-    return 4.0 * c.batch * c.height * c.width * (c.inputs * c.stride**2 + c.outputs)
+    return 4.0 * c.batch * c.height * c.width * (c.groups * c.inputs * c.stride**2 + c.outputs)
 
 
 def direct_cycles(c: Convolution, target: Target, lanes: int) -> float:
-    """Cycles of the direct sum without its taps in the padding, at two multiply-adds a cycle."""
+    """Cycles of the direct sum without its taps in the padding, at two multiply-adds a cycle; of
+    groups at what tiles of their few outputs reach."""
     multiply = c.batch * prod(c.taps_inside) * c.inputs * c.outputs / (2 * lanes)
+    if c.groups > 1:
+        multiply *= _waiting(c, target, lanes)
     weights = c.taps**2 * c.inputs * c.outputs * 4
     rate, _ = weight_rates(weights, target)
     return float(overlapped(multiply, weights / rate, target.seen_share)) / target.num_cores
+
+
+def _waiting(c: Convolution, target: Target, lanes: int) -> float:
+    """How much longer than its multiply-adds the direct sum of a group takes, whose register tiles
+    hold no more than a row of the image and the group's outputs."""
+    vectors = -(-c.group_outputs // lanes)
+    width = min(vectors, 2)
+    rows = min(c.width, (target.vector_registers - width - 1) // width)
+    clocks, latency = target.product_clocks, latency_of(target)
+    steps = term_cycles(np.array(c.width), rows, width, clocks=clocks, latency=latency)
+    return float(2 * steps / width * vectors * lanes / (c.width * c.group_outputs))
 
 
 @lru_cache(maxsize=64)
@@ -200,7 +217,7 @@ def _in_columns(
     uneven = rows > found["mb"] and tile_rows(c, of_found)[0] % (rows * target.num_cores) > 0
     if not has_short_sums(c, lanes) or uneven:
         return {}
-    widths = (1, 2) if c.outputs > lanes else (1,)
+    widths = (1, 2) if c.group_outputs > lanes else (1,)
     groups = [(tiles, vectors) for vectors in widths for tiles in ROWS if columns % tiles == 0]
     tiles, vectors = np.array(groups).T
     k = {**of_found, "by_row": np.array([BY_COLUMN]), "rw": tiles, "nv": vectors}
@@ -233,7 +250,9 @@ def _in_groups(
     half to two thirds of the memory. Groups that a row has a whole number of take 0.93 to 0.98 of
     the time of slightly smaller ones on a Zen 4, where 16 outputs of 17 to 48 inputs take 0.83 to
     0.98 of the time where a row has seven tiles (28², 56², 112²), and 1.08 where it has four (14²).
-    Seven tiles by five and two take 1.27 × the time there (16 inputs to 32 outputs on 28²).
+    Seven tiles by five and two take 1.27 × the time there (16 inputs to 32 outputs on 28²). On a
+    Zen 5 four tiles of one vector wait for their sums: 14² in groups of 16 takes 0.9 × the time by
+    twelve (13² 0.86).
     """
     if not has_short_sums(c, lanes) or found["mb"] == 1:
         return {}
@@ -246,6 +265,8 @@ def _in_groups(
         columns,
     )
     least = LEAST_GROUP if c.depth > lanes else 1
+    if target.product_clocks == 1:
+        least = max(least, -(-LEAST_SUMS // vectors))
     fitting = [r for r in ROWS if least <= r <= most]
     if not fitting:
         return {}

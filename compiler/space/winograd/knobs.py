@@ -9,7 +9,7 @@ from tunefarm.compiler.space.contraction.knobs import ROWS, UNROLLS, VECTORS, up
 from tunefarm.compiler.space.winograd.convolution import Convolution
 from tunefarm.compiler.space.winograd.counts import (
     column_points,
-    panels_of,
+    group_panels,
     tile_columns,
     tile_rows,
 )
@@ -29,7 +29,7 @@ GROUPED_VECTORS = 3  # of terms, by groups where there is one panel of one vecto
 def knobs_of(c: Convolution, lanes: int) -> tuple[Knob, ...]:
     tiles = TILES[c.taps]
     most_rows, most_columns = c.tiles((min(tiles), min(tiles)))
-    panels = -(-c.outputs // lanes)
+    panels = -(-c.group_outputs // lanes)
     return (
         Knob("tile_h", tiles),
         Knob("tile_w", tiles),
@@ -45,7 +45,7 @@ def knobs_of(c: Convolution, lanes: int) -> tuple[Knob, ...]:
 
 def has_short_sums(c: Convolution, lanes: int) -> bool:
     """Whether a panel's weights may be read again for each register tile of a row."""
-    return c.depth <= (GROUPED_VECTORS if c.outputs <= lanes else 1) * lanes
+    return c.depth <= (GROUPED_VECTORS if c.group_outputs <= lanes else 1) * lanes
 
 
 def constraints_of(c: Convolution, target: Target, lanes: int) -> tuple[Constraint, ...]:
@@ -56,7 +56,7 @@ def constraints_of(c: Convolution, target: Target, lanes: int) -> tuple[Constrai
         return held_bytes(c, target, lanes, k) <= STACK_BYTES
 
     def blocks_useful(k: Columns) -> Mask:
-        rows, panels = whole(k, "mb"), panels_of(c, lanes, k)
+        rows, panels = whole(k, "mb"), group_panels(c, lanes, k)
         return (
             (rows <= tile_rows(c, k))
             & ((whole(k, "nb") == 1) | (whole(k, "nb") < 2 * panels))
@@ -91,5 +91,5 @@ def registers_of_sums(c: Convolution, k: Columns) -> Numbers:
 
 def block_counts(c: Convolution, lanes: int, k: Columns) -> tuple[Numbers, Numbers]:
     """Blocks of rows of tiles, over all images, and blocks of panels."""
-    panels = panels_of(c, lanes, k)
-    return c.batch * -(-tile_rows(c, k) // whole(k, "mb")), -(-panels // whole(k, "nb"))
+    of_group = -(-group_panels(c, lanes, k) // whole(k, "nb"))
+    return c.batch * -(-tile_rows(c, k) // whole(k, "mb")), c.groups * of_group

@@ -72,7 +72,7 @@ def _stored_tiles(c: Convolution, target: Target, lanes: int, k: Columns) -> Num
 def shared_tiles(c: Convolution, target: Target, lanes: int, k: Columns) -> Mask:
     """Where blocks differ in their panels alone: their tiles are transformed once, by all cores."""
     image = (c.batch == 1) & (whole(k, "mb") == tile_rows(c, k)) & (phases(c.taps) == 1)
-    image &= whole(k, "by_row") < BY_GROUP
+    image &= (whole(k, "by_row") < BY_GROUP) & (c.groups == 1)
     return image & (whole(k, "nb") < panels_of(c, lanes, k)) & (target.num_cores > 1)
 
 

@@ -5,7 +5,7 @@
     window[t, y, x, c]     = the inputs under tile t, 0 beyond the border
     rows_in[i, t, j, c]    = Σ Bᵀ[i, y] · window[t, y, j, c]
     tile_in[i, j, t, c]    = Σ rows_in[i, t, x, c] · Bᵀ[j, x]
-    product[i, j, t, o]    = Σ tile_in[i, j, t, c] · w[f(i), f(j), c, o]
+    product[i, j, t, o]    = Σ tile_in[i, j, t, c] · w[f(i), f(j), c, o]      c: of o's group
     rows_out[r, t, j, o]   = Σ Aᵀ[r, i] · product[i, j, t, o]
     y[n, h, w, o]          = Σ rows_out[h % m, t, j, o] · Aᵀ[w % m, j]
 
@@ -26,7 +26,11 @@ from typing import TypeAlias
 
 from tunefarm.compiler import te
 from tunefarm.compiler.space.program import create_program, fold_epilogue
-from tunefarm.compiler.space.winograd.convolution import Convolution, image_size
+from tunefarm.compiler.space.winograd.convolution import (
+    Convolution,
+    has_pixels,
+    image_size,
+)
 from tunefarm.compiler.space.winograd.transforms import (
     Matrix,
     Parts,
@@ -82,7 +86,7 @@ def create_winograd(
     c: Convolution, tile: tuple[int, int], lanes: int, ends: Ends | None = None
 ) -> PrimFunc:
     """The plain loops of the stages and of what is fused behind them, as one last block."""
-    kernel = (*(c.transforms(t).filters for t in tile), c.depth, c.outputs)
+    kernel = (*(c.transforms(t).filters for t in tile), c.depth, *c.output_axes)
     program = create_program(
         c.function,
         computes={c.anchor: lambda args: _stages(c, tile, lanes, ends, args)},
@@ -101,11 +105,11 @@ def _stages(
     rows_out = half_transformed(c, tile, lanes, ends, args)
     rows, columns = c.tiles(tile)
 
-    def result(n: Expr, h: Expr, v: Expr, o: Expr) -> Expr:
+    def result(n: Expr, h: Expr, v: Expr, *o: Expr) -> Expr:
         t = (n * rows + h // tile[0]) * columns + v // tile[1]
-        return result_of(c, tile, rows_out, (h % tile[0], t, v, o))
+        return result_of(c, tile, rows_out, (h % tile[0], t, v, *o))
 
-    return te.compute((c.batch, c.height, c.width, c.outputs), result, "winograd")
+    return te.compute((c.batch, c.height, c.width, *c.output_axes), result, "winograd")
 
 
 def half_transformed(
@@ -122,30 +126,32 @@ def half_transformed(
     tile_in = transformed_tiles(c, tile, lanes, (above, across), x, fewer=ends is not None)
     k = te.reduce_axis(c.depth, "k")
 
-    def term(i: Expr, j: Expr, t: Expr, o: Expr) -> te.Reduce:
-        weight = w[filter_of(above, i), filter_of(across, j), k, o]
+    def term(i: Expr, j: Expr, t: Expr, *o: Expr) -> te.Reduce:
+        weight = w[filter_of(above, i), filter_of(across, j), k, *o]
+        group = o[:-1]
         if ends is None:
-            return te.sum(tile_in[i, j, t, k] * weight, [k])
-        factors = tile_in[i, j, ends.source(j, t), k] * weight
+            return te.sum(tile_in[i, j, t, *group, k] * weight, [k])
+        factors = tile_in[i, j, ends.source(j, t), *group, k] * weight
         return te.sum(te.if_then_else(ends.made(i, j, t), factors, te.const(0, "float32")), [k])
 
     count = c.batch * rows * columns
-    product = te.compute((above.points, across.points, count, c.outputs), term, "product")
+    product = te.compute((above.points, across.points, count, *c.output_axes), term, "product")
 
-    def back(r: Expr, t: Expr, j: Expr, o: Expr) -> Expr:
+    def back(r: Expr, t: Expr, j: Expr, *o: Expr) -> Expr:
         q = t if ends is None else ends.place(j, t // columns, t % columns)
-        return transformed(above.result, above.result_parts, r, lambda i: product[i, j, q, o])
+        return transformed(above.result, above.result_parts, r, lambda i: product[i, j, q, *o])
 
-    return te.compute((tile[0], count, across.points, c.outputs), back, "rows_out")
+    return te.compute((tile[0], count, across.points, *c.output_axes), back, "rows_out")
 
 
 def result_of(
-    c: Convolution, tile: tuple[int, int], rows_out: te.Tensor, at: tuple[Expr, Expr, Expr, Expr]
+    c: Convolution, tile: tuple[int, int], rows_out: te.Tensor, at: Sequence[Expr]
 ) -> Expr:
-    """The result at a row of a tile, the tile's number, a column of the image, an output."""
-    row, t, column, o = at
+    """The result at a row of a tile, the tile's number, a column of the image, an output; or a
+    group and one of its outputs."""
+    row, t, column, *o = at
     across = c.transforms(tile[1])
-    values: Values = lambda j: rows_out[row, t, j, o]  # noqa: E731
+    values: Values = lambda j: rows_out[row, t, j, *o]  # noqa: E731
     return transformed(across.result, across.result_parts, column % tile[1], values)
 
 
@@ -177,36 +183,36 @@ def transformed_tiles(
     rows, columns = c.tiles(tile)
     count = c.batch * rows * columns
     apart = _apart(c, x, tile, lanes) if phases(c.taps) > 1 else None
-    channels = c.tile_channels(lanes)
+    channels = c.tile_axes(lanes)
     step = [size * c.stride // phases(c.taps) for size in tile]
 
     def row_of(t: Expr) -> Expr:
         return t // columns % rows if c.batch > 1 else t // columns
 
-    def data(t: Expr, y: Expr, column: Expr, channel: Expr) -> Expr:
+    def data(t: Expr, y: Expr, column: Expr, *channel: Expr) -> Expr:
         image = t // (rows * columns) if c.batch > 1 else te.const(0, "int64")
         top, left = row_of(t) * step[0] + y, t % columns * step[1] + column
         if apart is not None:
-            return apart[image, top, left, channel]
-        return _padded(c, x, image, top, left, channel)
+            return apart[image, top, left, *channel]
+        return _padded(c, x, image, top, left, *channel)
 
-    window = te.compute((count, above.points, across.points, channels), data, "window")
+    window = te.compute((count, above.points, across.points, *channels), data, "window")
 
-    def by_rows(i: Expr, t: Expr, j: Expr, k: Expr) -> Expr:
-        inputs: Values = lambda y: window[t, y, j, k]  # noqa: E731
+    def by_rows(i: Expr, t: Expr, j: Expr, *k: Expr) -> Expr:
+        inputs: Values = lambda y: window[t, y, j, *k]  # noqa: E731
         if fewer:
             inputs = continued(inputs, c.height, tile[0], row_of(t))
         return transformed(above.data, above.data_parts, i, inputs)
 
-    rows_in = te.compute((above.points, count, across.points, channels), by_rows, "rows_in")
+    rows_in = te.compute((above.points, count, across.points, *channels), by_rows, "rows_in")
 
-    def by_columns(i: Expr, j: Expr, t: Expr, k: Expr) -> Expr:
-        inputs: Values = lambda v: rows_in[i, t, v, k]  # noqa: E731
+    def by_columns(i: Expr, j: Expr, t: Expr, *k: Expr) -> Expr:
+        inputs: Values = lambda v: rows_in[i, t, v, *k]  # noqa: E731
         if fewer:
             inputs = continued(inputs, c.width, tile[1], t % columns)
         return transformed(across.data, across.data_parts, j, inputs)
 
-    return te.compute((above.points, across.points, count, channels), by_columns, "tile_in")
+    return te.compute((above.points, across.points, count, *channels), by_columns, "tile_in")
 
 
 def continued(value: Values, extent: int, size: int, place: Expr) -> Values:
@@ -231,14 +237,13 @@ def continued(value: Values, extent: int, size: int, place: Expr) -> Values:
     return chosen
 
 
-def _padded(c: Convolution, x: te.Tensor, image: Expr, row: Expr, column: Expr, of: Expr) -> Expr:
+def _padded(c: Convolution, x: te.Tensor, image: Expr, row: Expr, column: Expr, *of: Expr) -> Expr:
     """The input of channel ``of`` at a place counted from the padding's corner, 0 beyond it."""
     if c.parts > 1:
         image, row = image // c.parts, row + image % c.parts * c.part_rows
     (height, width), top, left = image_size(c.anchor), row - c.padding[0], column - c.padding[1]
     inside = (top >= 0) & (top < height) & (left >= 0) & (left < width)
-    last = c.anchor.attrs["data_layout"] == "NSC"
-    value = x[image, top, left, of] if last else x[image, of, top, left]
+    value = x[image, top, left, *of] if has_pixels(c.anchor) else x[image, *of, top, left]
     return te.if_then_else(inside, value, te.const(0, x.dtype))
 
 

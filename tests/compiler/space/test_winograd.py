@@ -212,6 +212,51 @@ def test_seven_taps_of_stride_2_under_random_configs(
         verify(function, HOST, config, arrays)
 
 
+@settings(max_examples=10, deadline=None, derandomize=True, database=None)
+@given(
+    st.integers(1, 2), st.integers(2, 14), st.integers(2, 14), st.integers(2, 4),
+    st.integers(16, 40), st.integers(16, 40), st.booleans(), st.booleans(),
+    st.sampled_from((1, 2)), st.integers(0, 9999),
+)  # fmt: skip
+def test_groups_under_random_configs(
+    n: int, h: int, w: int, groups: int, c: int, o: int, bias: bool, residual: bool, stride: int,
+    seed: int,
+) -> None:  # fmt: skip
+    size = (max(h, 1 + stride), max(w, 1 + stride))
+    function = convolution(
+        (n, *size, groups * c), groups * o, bias=bias, residual=residual,
+        strides=(stride, stride), groups=groups,
+    )  # fmt: skip
+    rng = np.random.default_rng(seed)
+    arrays = draw(function, rng)
+    space = winograd_space(function)
+    for config in [space.default, *random_configs(space, rng, 2)]:
+        verify(function, HOST, config, arrays)
+
+
+@pytest.mark.parametrize("shape", [(5, 3, 32, 38), (14, 14, 72, 48)])
+def test_the_interpreter_agrees_of_groups(shape: tuple[int, int, int, int]) -> None:
+    *image, inputs, outputs = shape
+    function = convolution((1, *image, inputs), outputs, residual=True, groups=2)
+    config = {**winograd_space(function).default, **tiled((2, 4)), "mb": 1, "rw": 1, "by_row": 0}
+    verify(function, HOST, config, draw(function, np.random.default_rng(3)), "interpret")
+
+
+@pytest.mark.parametrize(("channels", "groups"), [(288, 18), (96, 4), (512, 2)])
+@pytest.mark.parametrize("cores", [1, 2])
+def test_groups_that_fill_vectors_are_made_so(channels: int, groups: int, cores: int) -> None:
+    """RegNet's and ResNeSt's: 0.3 to 0.6 × the time of the direct sum (Zen 5)."""
+    function = convolution((1, 14, 14, channels), channels, groups=groups)
+    target = Target(f"llvm -mcpu=znver5 -num-cores={cores}")
+    default = config_space(Workload.from_function(function), target).default
+    assert default["sketch"] == "winograd"
+    # The tiles that a block holds are those of one group.
+    program = schedule_workload(Workload.from_function(function), target, default)
+    held = re.search(r"allocate tile_in: float32\[[\d, ]*, (\d+)\] ", str(lower(program)))
+    assert held is not None
+    assert int(held[1]) <= -(-channels // groups // 16) * 16 + 16
+
+
 @pytest.mark.parametrize(("tile", "stride"), [((2, 2), 1), ((4, 2), 1), ((2, 4), 2)])
 def test_the_interpreter_agrees(tile: tuple[int, int], stride: int) -> None:
     function = convolution((1, 5, 3, 16), 19, residual=True, strides=(stride, stride))
@@ -252,7 +297,10 @@ UNFIT = {
     "stride 3": convolution((1, 9, 9, 16), 16, strides=(3, 3)),
     "two strides": convolution((1, 9, 9, 16), 16, strides=(1, 2)),
     "dilation": convolution((1, 9, 9, 16), 16, dilations=(2, 2)),
-    "groups": convolution((1, 9, 9, 32), 32, groups=2),
+    "groups of few": convolution((1, 9, 9, 32), 32, groups=4),
+    "groups of seven taps": convolution(
+        (1, 19, 19, 32), 32, kernel=(7, 7), strides=(2, 2), groups=2
+    ),
     "seven taps of stride 1": convolution((1, 19, 19, 16), 16, kernel=(7, 7)),
     "channels first": convolution((1, 16, 9, 9), 16, data_layout="NCS", out_layout="NSC"),
     "five taps": convolution((1, 9, 9, 16), 16, kernel=(5, 5)),
@@ -467,14 +515,15 @@ def test_a_small_tile_fits_few_registers() -> None:
 
 @pytest.mark.parametrize("by_row", [0, 1])
 @pytest.mark.parametrize("target", [FEW, WIDE], ids=["few registers", "many"])
-def test_a_kernel_holds_what_the_model_counts(target: Target, by_row: int) -> None:
-    function = convolution((1, 28, 28, 128), 128)
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_kernel_holds_what_the_model_counts(target: Target, by_row: int, groups: int) -> None:
+    function = convolution((1, 28, 28, 128), 128, groups=groups)
     config = {"tile_h": 2, "tile_w": 4, "mb": 5, "nb": 2, "rw": 6, "nv": 2, "by_row": by_row}
     config |= {"ku": 2, "next_panel": 0}
     workload = Workload.from_function(function)
     program = schedule_workload(workload, target, {"sketch": "winograd", **config})
     columns = {name: np.array([value]) for name, value in config.items()}
-    c = convolution_of(function)
+    c = convolution_of(function, in_groups=True)
     assert c is not None
     (held,) = held_bytes(c, target, target.lanes(F32), columns)
     workspace = emit_llvm(lower(program), target).workspace_bytes
