@@ -25,6 +25,7 @@ from tunefarm.compiler.space.strassen.forms import (
 )
 from tunefarm.compiler.space.winograd.transforms import (
     FILTERS,
+    ROW_TILES,
     SUMMED,
     TILES,
     filter_transform,
@@ -44,11 +45,11 @@ TRANSFORMS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
         filter_transform(tile, stride, taps): functools.partial(
             transform_filter, tile=tile, stride=stride, taps=taps
         )
-        for taps, stride in FILTERS
-        for tile in (
-            *product(TILES[taps], TILES[taps]),
-            *product((SUMMED,), TILES[taps]),
-            *product(TILES[taps], (SUMMED,)),
+        for taps, stride, tile in (
+            *((t, s, tile) for t, s in FILTERS for tile in product(TILES[t], TILES[t])),
+            *((3, 2, (SUMMED, tile)) for tile in ROW_TILES[3]),
+            *((t, 1, (SUMMED, tile)) for t, tiles in ROW_TILES.items() for tile in tiles),
+            *((t, 1, (tile, SUMMED)) for t, tiles in ROW_TILES.items() for tile in tiles),
         )
     },
     SCALED: scale_taps,

@@ -19,6 +19,7 @@ from tunefarm.compiler.space.strassen.forms import LEVELS
 from tunefarm.compiler.space.strassen.program import product_of
 from tunefarm.compiler.space.winograd.convolution import convolution_of
 from tunefarm.compiler.space.winograd.default import cycles as winograd_cycles
+from tunefarm.compiler.space.winograd_1d.convolution import row_convolution_of
 from tunefarm.compiler.space.winograd_1d.default import cycles as winograd_1d_cycles
 from tunefarm.compiler.space.winograd_online.default import cycles as winograd_online_cycles
 from tunefarm.compiler.target import Target
@@ -26,7 +27,6 @@ from tunefarm.compiler.workload import Workload
 
 WINOGRAD = {
     "winograd": winograd_cycles,
-    "winograd_1d": winograd_1d_cycles,
     "winograd_online": winograd_online_cycles,
 }
 
@@ -62,6 +62,10 @@ def cycles_on_one_core(function: Function, target: Target) -> float | None:
             p = product_of(function, one.lanes("float32"), LEVELS[str(config["sketch"])])
             assert p is not None
             return float(strassen_cycles(p, one, k)[0])
+        case "winograd_1d":
+            row_conv = row_convolution_of(function)
+            assert row_conv is not None
+            return float(winograd_1d_cycles(row_conv, one, one.lanes("float32"), k)[0])
         case str(name) if name in WINOGRAD:
             conv = convolution_of(function, in_groups=True)
             assert conv is not None

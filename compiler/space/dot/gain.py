@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import prod
 
 from tunefarm.compiler.ir import Function
+from tunefarm.compiler.space import winograd, winograd_1d
 from tunefarm.compiler.space.dot.shape import PAIRS, DotProduct, dot_product_of
 from tunefarm.compiler.space.matrix_tiles.shape import tiled_product_of
 from tunefarm.compiler.space.product_cycles import moved_cycles
-from tunefarm.compiler.space.winograd import saving
 from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir.tensor_intrinsics import TensorIntrinsic
 
@@ -55,7 +55,8 @@ def gain_over_float32(narrow: Function, wide: Function, target: Target) -> float
     ours = vectors * groups * issue_cycles(dot.instruction, target)
     if tiles is None and dot.depth.extent < lanes:
         ours += _copy_cycles(dot) * prod(c.lhs.load.buffer.shape)
-    theirs = vectors * terms * lanes / target.lanes("float32") * FMA_CYCLES / saving(wide, target)
+    theirs = vectors * terms * lanes / target.lanes("float32") * FMA_CYCLES
+    theirs /= max(method.saving(wide, target) for method in (winograd, winograd_1d))
     if 4 * weights > target.l2_bytes:  # from beyond the second-level cache, once a call
         ours = max(ours, moved_cycles(dtype_bytes(c.rhs.load.dtype) * weights, target))
         theirs = max(theirs, moved_cycles(4.0 * weights, target))

@@ -88,9 +88,8 @@ def least_cycles_of_others(c: Windows, target: Target) -> float:
     padding, or by Winograd's method."""
     lanes = target.lanes("float32")
     winograd = convolution_of(c.function)
-    others = (
-        [] if winograd is None else [f(winograd, target, lanes) for f in (by_tiles, along_rows)]
-    )
+    others = [] if winograd is None else [by_tiles(winograd, target, lanes)]
+    others.append(along_rows(c.function, target, lanes))
     multiply = c.batch * c.taps_inside * c.inputs * c.outputs / (2 * lanes)
     weights = 4 * prod(c.taps) * c.inputs * c.outputs
     rate, _ = weight_rates(weights, target)

@@ -11,7 +11,13 @@ from tunefarm.compiler.ir import Call, Function, Tuple, Var, post_order, tensor_
 from tunefarm.compiler.ops.common import integers
 from tunefarm.compiler.ops.conv import pairs, result_channels_last
 from tunefarm.compiler.space.program import find_anchor, is_elementwise, view_groups
-from tunefarm.compiler.space.winograd.transforms import FILTERS, Transforms, phases, transforms
+from tunefarm.compiler.space.winograd.transforms import (
+    FILTERS,
+    TILES,
+    Transforms,
+    phases,
+    transforms,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,16 @@ class Convolution:
     parts: int = 1
     part_rows: int = 0
     groups: int = 1
+
+    @property
+    def kernel(self) -> tuple[int, int]:
+        """Taps of rows and of columns."""
+        return self.taps, self.taps
+
+    @property
+    def tile_sizes(self) -> tuple[int, ...]:
+        """Results that a tile may have in one dimension."""
+        return TILES[self.taps]
 
     @property
     def depth(self) -> int:
@@ -143,20 +159,26 @@ def has_pixels(anchor: Call) -> bool:
     return anchor.op == "group_conv" or anchor.attrs["data_layout"] == "NSC"
 
 
-def _fits(anchor: Call) -> bool:
-    attrs, types = anchor.attrs, [tensor_type(a) for a in anchor.args]
-    in_groups = anchor.op == "group_conv"
-    if not (in_groups or _has_one_group(anchor)) or len(types[1].shape) != 4 + in_groups:
-        return False
-    taps, strides = types[1].shape[:2], attrs["strides"]
-    filters = [((taps, taps), (stride, stride)) for taps, stride in FILTERS]
+def is_of_images(anchor: Call) -> bool:
+    """True for convolutions of float32 images, results with their channels last, as ``conv`` of one
+    group or as ``group_conv``."""
+    types, in_groups = [tensor_type(a) for a in anchor.args], anchor.op == "group_conv"
     return (
-        all(isinstance(a, Var) for a in anchor.args)
+        (in_groups or _has_one_group(anchor))
+        and len(types[1].shape) == 4 + in_groups
+        and all(isinstance(a, Var) for a in anchor.args)
         and all(t.dtype == "float32" for t in types)
-        and (not in_groups if phases(taps[0]) > 1 else has_pixels(anchor))
-        and (taps, strides) in filters
-        and attrs["dilations"] == (1, 1)
+        and anchor.attrs["dilations"] == (1, 1)
     )
+
+
+def _fits(anchor: Call) -> bool:
+    if not is_of_images(anchor):
+        return False
+    taps, strides = tensor_type(anchor.args[1]).shape[:2], anchor.attrs["strides"]
+    apart = phases(taps[0]) > 1
+    filters = [((taps, taps), (stride, stride)) for taps, stride in FILTERS]
+    return (taps, strides) in filters and (anchor.op == "conv" if apart else has_pixels(anchor))
 
 
 def _has_one_group(anchor: Call) -> bool:

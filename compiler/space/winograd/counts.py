@@ -8,7 +8,6 @@ import numpy as np
 from tunefarm.compiler.space.columns import Numbers, whole
 from tunefarm.compiler.space.config import Columns
 from tunefarm.compiler.space.winograd.convolution import Convolution
-from tunefarm.compiler.space.winograd.transforms import TILES
 
 
 def points(c: Convolution, k: Columns) -> Numbers:
@@ -37,11 +36,11 @@ def row_filters(c: Convolution, k: Columns) -> Numbers:
 
 
 def _filters(c: Convolution) -> Mapping[int, int]:
-    return {tile: c.transforms(tile).filters for tile in TILES[c.taps]}
+    return {tile: c.transforms(tile).filters for tile in c.tile_sizes}
 
 
 def _points(c: Convolution) -> Mapping[int, int]:
-    return {tile: c.transforms(tile).points for tile in TILES[c.taps]}
+    return {tile: c.transforms(tile).points for tile in c.tile_sizes}
 
 
 def of_tiles(k: Columns, knob: str, count: Mapping[int, int]) -> Numbers:

@@ -162,7 +162,7 @@ def direct_cycles(c: Convolution, target: Target, lanes: int) -> float:
     multiply = c.batch * prod(c.taps_inside) * c.inputs * c.outputs / (2 * lanes)
     if c.groups > 1:
         multiply *= _waiting(c, target, lanes)
-    weights = c.taps**2 * c.inputs * c.outputs * 4
+    weights = prod(c.kernel) * c.inputs * c.outputs * 4
     rate, _ = weight_rates(weights, target)
     return float(overlapped(multiply, weights / rate, target.seen_share)) / target.num_cores
 

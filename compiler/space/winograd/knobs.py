@@ -14,7 +14,6 @@ from tunefarm.compiler.space.winograd.counts import (
     tile_rows,
 )
 from tunefarm.compiler.space.winograd.memory import BY_COLUMN, BY_GROUP, held_bytes, held_tiles
-from tunefarm.compiler.space.winograd.transforms import TILES
 from tunefarm.compiler.target import Target
 
 NAME, VERSION = "winograd", 3
@@ -27,7 +26,7 @@ GROUPED_VECTORS = 3  # of terms, by groups where there is one panel of one vecto
 
 
 def knobs_of(c: Convolution, lanes: int) -> tuple[Knob, ...]:
-    tiles = TILES[c.taps]
+    tiles = c.tile_sizes
     most_rows, most_columns = c.tiles((min(tiles), min(tiles)))
     panels = -(-c.group_outputs // lanes)
     return (

@@ -215,13 +215,13 @@ def transformed_tiles(
     return te.compute((above.points, across.points, count, *channels), by_columns, "tile_in")
 
 
-def continued(value: Values, extent: int, size: int, place: Expr) -> Values:
-    """The inputs ``value(y)`` of the tile at ``place`` of a row or a column of tiles of 3 taps. Of
-    the last tile those that no result needs are such that products may be left out."""
+def continued(value: Values, extent: int, size: int, place: Expr, taps: int = 3) -> Values:
+    """The inputs ``value(y)`` of the tile at ``place`` of a row or a column of tiles. Of the last
+    tile those that no result needs are such that products may be left out."""
     results = extent % size
     if results == 0:
         return value
-    factors = continuation(size, results, 3)
+    factors = continuation(size, results, taps)
 
     def last(y: int) -> Expr:
         first = y - len(factors)
@@ -230,7 +230,7 @@ def continued(value: Values, extent: int, size: int, place: Expr) -> Values:
         return _added([_scaled(last(first + k), f) for k, f in enumerate(factors) if f != 0])
 
     def chosen(y: int) -> Expr:
-        if not len(factors) <= y < size + 1:  # the last input is infinity's alone
+        if not len(factors) <= y < size + taps - 2:  # the last input is infinity's alone
             return value(y)
         return te.if_then_else(place.equal(extent // size), last(y), value(y))
 

@@ -11,10 +11,14 @@ from tunefarm.compiler.space.config import Config
 from tunefarm.compiler.space.nests import loop_of, own_loops
 from tunefarm.compiler.space.prefetch import PackedWeights, prefetch_ahead
 from tunefarm.compiler.space.tiles import in_parallel, in_registers, place_sums
-from tunefarm.compiler.space.winograd.convolution import Convolution, convolution_of
 from tunefarm.compiler.space.winograd.memory import tile_padding
 from tunefarm.compiler.space.winograd.program import filter_of
-from tunefarm.compiler.space.winograd.transforms import SUMMED, filter_transform, transforms_of_rows
+from tunefarm.compiler.space.winograd.transforms import SUMMED, filter_transform
+from tunefarm.compiler.space.winograd_1d.convolution import (
+    RowConvolution,
+    in_order,
+    row_convolution_of,
+)
 from tunefarm.compiler.space.winograd_1d.knobs import AHEAD_LINES, fewer_products
 from tunefarm.compiler.space.winograd_1d.program import create_winograd_1d
 from tunefarm.compiler.summary import nominal_flops
@@ -28,22 +32,25 @@ TILES_AXIS = 3  # of the block of products, behind points, images and rows
 
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     """Apply a config. Raises ScheduleError if the method does not apply or a knob misfits."""
-    c = convolution_of(function)
+    c = row_convolution_of(function)
     if c is None:
         raise ScheduleError(
-            "the workload is no 3x3 convolution of stride 1 or 2 with constant weights"
+            "the workload is no convolution of 3, 5 or 7 taps in a row or a column, of stride 1, "
+            "and no 3x3 one of stride 2, with constant weights"
         )
     lanes = target.lanes("float32")
     knob = {name: int(value) for name, value in config.items() if name != "sketch"}
     tile, width = knob["tile_w"], knob["nv"] * lanes
     fewer = bool(fewer_products(c, {n: np.array([v]) for n, v in knob.items()})[0])
     program, final, write = _prepared(c, tile, fewer, lanes)
-    transform = filter_transform((SUMMED, tile), c.stride, c.taps)
-    # outputs, points, taps of rows, inputs
-    layout = PackedLayout(((), (), (), (width,)), (3, 1, 0, 2, 4), transform)
+    above, across = in_order((SUMMED, tile), c.turned)
+    transform = filter_transform((above, across), c.stride, c.taps)
+    taps, points = in_order((0, 1), c.turned)
+    layout = PackedLayout(((), (), (), (width,)), (3, points, taps, 2, 4), transform)
     program = s.transform_layout(program, c.filter_param, layout)
 
-    n, h, v, o = s.loops_of(program, final)
+    n, *pixel, o = s.loops_of(program, final)
+    h, v = in_order(pixel, c.turned)
     program, (row_block, row) = s.split(program, h, knob["rh"])
     program, (of_row, column) = s.split(program, v, tile)
     program, (panel_block, panel, vector, lane) = s.split(program, o, knob["nb"], knob["nv"], lanes)
@@ -57,7 +64,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
 
 
 @lru_cache(maxsize=64)
-def _prepared(c: Convolution, tile: int, fewer: bool, lanes: int) -> tuple[PrimFunc, str, str]:
+def _prepared(c: RowConvolution, tile: int, fewer: bool, lanes: int) -> tuple[PrimFunc, str, str]:
     """What many configs have in common: the stages with their buffers; the program, and the blocks
     that make the result and write the products."""
     program = create_winograd_1d(c, tile, fewer)
@@ -70,7 +77,7 @@ def _prepared(c: Convolution, tile: int, fewer: bool, lanes: int) -> tuple[PrimF
 
 def _place_products(
     program: PrimFunc,
-    c: Convolution,
+    c: RowConvolution,
     write: str,
     place: tuple[Var, Var],
     knob: dict[str, int],
@@ -92,12 +99,15 @@ def _place_products(
 
     inner = [point, *groups][-1]
     program = s.compute_at(program, "product", inner)
-    *rows, o, tap, k = own_loops(program, "product", inner)
-    program, step = place_sums(program, "product", rows, o, k, (lanes, knob["ku"]), [tap])
-    across, width = transforms_of_rows(knob["tile_w"], c.stride), knob["nv"] * lanes
+    *rows, k = own_loops(program, "product", inner)
+    taps = [rows.pop()] if c.row_taps > 1 else []
+    *rows, o = rows
+    program, step = place_sums(program, "product", rows, o, k, (lanes, knob["ku"]), taps)
+    across, width = c.transforms(knob["tile_w"]), knob["nv"] * lanes
     number = (panel_block * knob["nb"] + panel) * across.filters + filter_of(across, point)
-    first = ((number * c.taps + tap) * c.inputs + step * knob["ku"]) * width
-    weights = PackedWeights(program.params[c.filter_param], width, c.taps * c.inputs * width)
+    tap = number * c.row_taps + taps[0] if taps else number
+    first = (tap * c.inputs + step * knob["ku"]) * width
+    weights = PackedWeights(program.params[c.filter_param], width, c.row_taps * c.inputs * width)
     ahead = AHEAD_LINES * LINE_BYTES // (4 * width)
     return prefetch_ahead(program, weights, first, ahead, knob["ku"], step)
 

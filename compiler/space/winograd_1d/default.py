@@ -13,7 +13,6 @@ from tunefarm.compiler.space.product_cycles import (
     overlapped,
     task_cycles,
 )
-from tunefarm.compiler.space.winograd.convolution import Convolution
 from tunefarm.compiler.space.winograd.counts import (
     panels_of,
     row_filters,
@@ -21,6 +20,7 @@ from tunefarm.compiler.space.winograd.counts import (
     tile_columns,
 )
 from tunefarm.compiler.space.winograd.default import TRANSFORM_CYCLES, exchanged_cycles
+from tunefarm.compiler.space.winograd_1d.convolution import RowConvolution
 from tunefarm.compiler.space.winograd_1d.knobs import (
     NAME,
     block_counts,
@@ -38,11 +38,11 @@ from tunefarm.compiler.target import Target
 LOAD_CYCLES = 0.3  # of a vector of weights, beside the multiply-adds
 
 
-def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
+def cycles(c: RowConvolution, target: Target, lanes: int, k: Columns) -> Numbers:
     """Cycles of a core, the work shared by all: transforms, products, weights from beyond L2."""
     row_blocks, panel_blocks = block_counts(c, lanes, k)
     panels, tiles = panels_of(c, lanes, k), tile_columns(c, k)
-    weights = row_filters(c, k) * c.taps * c.inputs * c.outputs * 4.0
+    weights = row_filters(c, k) * c.row_taps * c.inputs * c.outputs * 4.0
     held = weights + tile_bytes(c, lanes, k) + product_bytes(c, lanes, k)
     fetched = fetched_cycles(weights, held, row_blocks, panel_blocks, target)
     vectors_in = row_blocks * panel_blocks * input_rows(c, k) * tiles * -(-c.inputs // lanes)
@@ -56,7 +56,7 @@ def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     return task_cycles(work, row_blocks * panel_blocks, blocks, target.num_cores)
 
 
-def _multiply(c: Convolution, k: Columns) -> Numbers:
+def _multiply(c: RowConvolution, k: Columns) -> Numbers:
     """Cycles of all sums of a panel: two multiply-adds and two loads each."""
     tile, vectors = register_rows(k), whole(k, "nv")
     step = np.maximum(np.maximum(tile * vectors, tile + vectors) / 2, LATENCY)
@@ -65,7 +65,7 @@ def _multiply(c: Convolution, k: Columns) -> Numbers:
 
 
 @lru_cache(maxsize=64)
-def default_of(c: Convolution, target: Target, lanes: int) -> tuple[Config, float]:
+def default_of(c: RowConvolution, target: Target, lanes: int) -> tuple[Config, float]:
     """The config of the fewest cycles in the model, and their number."""
     choices = {k.name: k.choices for k in knobs_of(c, lanes)}
     names = ("tile_w", "rh", "rt", "nb", "nv")

@@ -15,9 +15,8 @@ from functools import lru_cache
 
 from tunefarm.compiler import te
 from tunefarm.compiler.space.program import create_program, fold_epilogue
-from tunefarm.compiler.space.winograd.convolution import Convolution, image_size
 from tunefarm.compiler.space.winograd.program import Values, continued, filter_of, transformed
-from tunefarm.compiler.space.winograd.transforms import transforms_of_rows
+from tunefarm.compiler.space.winograd_1d.convolution import RowConvolution, in_order
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.ir import Expr
 
@@ -25,10 +24,11 @@ STAGES = 3  # in front of the result
 
 
 @lru_cache(maxsize=64)
-def create_winograd_1d(c: Convolution, tile: int, fewer: bool) -> PrimFunc:
+def create_winograd_1d(c: RowConvolution, tile: int, fewer: bool) -> PrimFunc:
     """The plain loops of the stages and of what is fused behind them, as one last block. With
     ``fewer`` the last tile of a row leaves out the products that its results do not need."""
-    kernel = (c.taps, transforms_of_rows(tile, c.stride).filters, c.inputs, c.outputs)
+    points = in_order((c.row_taps, c.transforms(tile).filters), c.turned)
+    kernel = (*points, c.inputs, c.outputs)
     program = create_program(
         c.function,
         computes={c.anchor: lambda args: _stages(c, tile, fewer, args)},
@@ -37,37 +37,38 @@ def create_winograd_1d(c: Convolution, tile: int, fewer: bool) -> PrimFunc:
     return fold_epilogue(program, STAGES)
 
 
-def points_of_last(c: Convolution, tile: int) -> int:
+def points_of_last(c: RowConvolution, tile: int) -> int:
     """How many of a tile's points, the first ones, the last tile of a row needs, as it may have
     fewer results; of stride 2 all, unless one is missing."""
-    results, points = (c.width - 1) % tile + 1, transforms_of_rows(tile, c.stride).points
+    results, points = (c.width - 1) % tile + 1, c.transforms(tile).points
     if c.stride == 1:
         return results + c.taps - 1
     return points - 2 if results == tile - 1 else points
 
 
-def _stages(c: Convolution, tile: int, fewer: bool, args: Sequence[te.Tensor]) -> te.Tensor:
+def _stages(c: RowConvolution, tile: int, fewer: bool, args: Sequence[te.Tensor]) -> te.Tensor:
     x, w = args
-    across, (height, width) = transforms_of_rows(tile, c.stride), image_size(c.anchor)
+    across, (height, width) = c.transforms(tile), c.image
     columns = -(-c.width // tile)
     zero = te.const(0, "float32")
 
     def data(n: Expr, y: Expr, t: Expr, column: Expr, k: Expr) -> Expr:
         left = t * (tile * c.stride) + column - c.padding[1]
         inside = (left >= 0) & (left < width)
-        return te.if_then_else(inside, x[n, y, left, k], zero)
+        return te.if_then_else(inside, x[n, *in_order((y, left), c.turned), k], zero)
 
     window = te.compute((c.batch, height, columns, across.points, c.inputs), data, "window")
 
     def by_columns(j: Expr, n: Expr, y: Expr, t: Expr, k: Expr) -> Expr:
         inputs: Values = lambda v: window[n, y, t, v, k]  # noqa: E731
         if fewer and c.stride == 1:
-            inputs = continued(inputs, c.width, tile, t)
+            inputs = continued(inputs, c.width, tile, t, c.taps)
         return transformed(across.data, across.data_parts, j, inputs)
 
     shape = (across.points, c.batch, height, columns, c.inputs)
     tile_in = te.compute(shape, by_columns, "tile_in")
-    i, k = te.reduce_axis(c.taps, "i"), te.reduce_axis(c.inputs, "k")
+    taps = [te.reduce_axis(c.row_taps, "i")] if c.row_taps > 1 else []
+    i, k = taps[0] if taps else te.const(0, "int64"), te.reduce_axis(c.inputs, "k")
 
     def term(j: Expr, n: Expr, h: Expr, t: Expr, o: Expr) -> te.Reduce:
         row = h * c.stride + i - c.padding[0]
@@ -76,15 +77,18 @@ def _stages(c: Convolution, tile: int, fewer: bool, args: Sequence[te.Tensor]) -
             # t < columns - 1 or j < points_of_last, as one form
             behind = (columns - 1 - t) * across.points + (points_of_last(c, tile) - 1)
             made = made & (j <= behind)
-        factors = tile_in[j, n, row, t, k] * w[i, filter_of(across, j), k, o]
-        return te.sum(te.if_then_else(made, factors, zero), [i, k])
+        weight = w[*in_order((i, filter_of(across, j)), c.turned), k, o]
+        factors = tile_in[j, n, row, t, k] * weight
+        return te.sum(te.if_then_else(made, factors, zero), [*taps, k])
 
     shape = (across.points, c.batch, c.height, columns, c.outputs)
     product = te.compute(shape, term, "product")
 
     def result(n: Expr, h: Expr, v: Expr, o: Expr) -> Expr:
+        h, v = in_order((h, v), c.turned)
         t, of_tile = v // tile, v % tile
         back: Values = lambda j: product[j, n, h, t, o]  # noqa: E731
         return transformed(across.result, across.result_parts, of_tile, back)
 
-    return te.compute((c.batch, c.height, c.width, c.outputs), result, "winograd_1d")
+    extents = in_order((c.height, c.width), c.turned)
+    return te.compute((c.batch, *extents, c.outputs), result, "winograd_1d")

@@ -63,7 +63,7 @@ def _other_cycles(c: Convolution, target: Target, lanes: int) -> float:
     return min(
         direct_cycles(c, target, lanes),
         least_cycles(c, target, lanes),
-        cycles_along_rows(c, target, lanes),
+        cycles_along_rows(c.function, target, lanes),
     )
 
 

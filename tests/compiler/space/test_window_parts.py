@@ -166,7 +166,8 @@ def test_what_winograd_serves_little_is_made_so_by_default() -> None:
         workload = convolution(shape, (taps, taps), 128, (stride, stride), padding=edge)
         return config_space(workload, TARGET).default["sketch"]
 
-    assert sketch(28, 5, 1) == "window_parts"
+    assert sketch(28, 5, 1) == "winograd_1d"
+    assert sketch(28, 5, 2) == "window_parts"
     assert sketch(28, 3, 1) == "winograd"
 
 
