@@ -92,7 +92,8 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     most = 1 if any(_partner(b, a) for b in nodes for a in lane_axes(b, target)[:1]) else 4
     limit = 100.0
     if turns:
-        most = max(side_vectors(b, target) for b in nodes if turn_of(b) is not None)
+        turned = [(b, turn_of(b)) for b in nodes]
+        most = max(side_vectors(b, turn, target) for b, turn in turned if turn is not None)
         limit = MAX_CODE / lanes
     small = [int(v) for v in knobs[1].choices if int(v) <= most and int(v) * cost <= limit]
     default: Config = {
@@ -112,10 +113,13 @@ def space(function: Function, target: Target) -> SketchSpace | None:
 
 
 def lane_axes(node: Block, target: Target) -> list[IterVar]:
-    """The best axes for the lanes, at most two; none for a single element."""
+    """The best axes for the lanes, at most two; none for a single element. A last axis that repeats
+    the one before it is the first of them: both together fill vectors."""
     lanes = lanes_of([node], target)
     spatial = [i for i in node.iters if i.kind == "spatial"]
     ranked = sorted(spatial, key=lambda i: (lane_cost(node, i, lanes), -node.iters.index(i)))
+    if spatial and _repeats(node, spatial[-1], lanes):
+        return [spatial[-1], *(i for i in ranked[:1] if i is not spatial[-1])]
     return [
         i for i in ranked[:2] if lane_cost(node, i, lanes) < 4 * lane_cost(node, ranked[0], lanes)
     ]

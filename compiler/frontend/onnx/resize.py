@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import floor
+from itertools import chain
+from math import floor, prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,19 +111,27 @@ def _table(x: Floats, extent: int, scale: float, mode: _Mode) -> tuple[Ints, Flo
 
 
 def _resize_axis(node: Node, x: Expr, axis: int, places: Ints, weights: Floats) -> Expr:
-    extent, size = shape_of(x)[axis], len(places)
     if places.shape[1] > 1:
         tables = constant(places, "int64"), constant(weights, "float32")
         return node.emit("interpolate", x, *tables, axis=axis)
-    at = places[:, 0]
-    if size == extent and np.array_equal(at, np.arange(extent)):
-        return x
-    if size % extent == 0 and np.array_equal(at, np.arange(size) // (size // extent)):
-        shape = shape_of(x)
-        wide = (*shape[: axis + 1], size // extent, *shape[axis + 1 :])
-        repeated = broadcast_to(reshape(x, (*shape[: axis + 1], 1, *shape[axis + 1 :])), wide)
-        return reshape(repeated, (*shape[:axis], size, *shape[axis + 1 :]), node.name)
-    return node.emit("gather", x, constant(at, "int64"), axis=axis)
+    return node.emit("gather", x, constant(places[:, 0], "int64"), axis=axis)
+
+
+def _times(places: Ints, extent: int) -> int:
+    """How often each element follows itself, if that is all that there is to it; else 0."""
+    size = len(places)
+    if places.shape[1] > 1 or size % extent:
+        return 0
+    return size // extent * np.array_equal(places[:, 0], np.arange(size) // (size // extent))
+
+
+def _repeated(x: Expr, times: Mapping[int, int], name: str) -> Expr:
+    """Each element of the axes in ``times`` so often, of all axes at once."""
+    shape = shape_of(x)
+    apart = [(n, 1) if a in times else (n,) for a, n in enumerate(shape)]
+    wide = [(n, times[a]) if a in times else (n,) for a, n in enumerate(shape)]
+    whole = broadcast_to(reshape(x, tuple(chain(*apart))), tuple(chain(*wide)))
+    return reshape(whole, tuple(map(prod, wide)), name)
 
 
 def _resize(
@@ -136,6 +145,7 @@ def _resize(
     dtype = dtype_of(node.x)
     x = node.x if is_float(dtype) or mode.kind == "nearest" else cast(node.x, "float32")
     outside: list[tuple[int, NDArray[np.bool_]]] = []
+    repeated: dict[int, int] = {}
     for axis, size, scale, part in zip(axes, sizes, scales, roi, strict=True):
         extent = shape_of(x)[axis]
         at = _coordinates(extent, size, scale, mode.transform, part)
@@ -143,7 +153,13 @@ def _resize(
             continue
         if mode.transform == "tf_crop_and_resize":
             outside.append((axis, (at < 0) | (at > extent - 1)))
-        x = _resize_axis(node, x, axis, *_table(at, extent, scale, mode))
+        places, weights = _table(at, extent, scale, mode)
+        times = _times(places, extent)
+        if times > 1:
+            repeated[axis] = times
+        elif times == 0:
+            x = _resize_axis(node, x, axis, places, weights)
+    x = _repeated(x, repeated, node.name) if repeated else x
     fill = like(node.attr("extrapolation_value", 0.0), x)
     for axis, mask in outside:
         if mask.any():

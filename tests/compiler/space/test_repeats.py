@@ -56,3 +56,26 @@ def test_lanes_of_several_elements_fill_a_vector(times: int, loaded: int) -> Non
     assert "gather" not in text
     assert (f"load <{loaded} x float>" in text) == (loaded > 0)
     assert ("store <8 x float>" in text) == (times != 3)
+
+
+@pytest.mark.parametrize(("shape", "times"), [((64, 56, 56), 2), ((3, 7, 32), 4)])
+def test_rows_and_columns_are_repeated_by_whole_vectors(
+    shape: tuple[int, int, int], times: int
+) -> None:
+    """A map of planes that is enlarged: lanes two apart were scattered (6 × the time)."""
+    planes, height, width = shape
+
+    def enlarge(x: Expr) -> Expr:
+        apart = call("reshape", x, shape=(planes, height, 1, width, 1))
+        wide = call("broadcast_to", apart, shape=(planes, height, times, width, times))
+        return call("reshape", wide, shape=(planes, height * times, width * times))
+
+    workload = Workload.from_function(function_of(enlarge, (shape, "float32")))
+    for target in (HOST, AVX2):
+        config = config_space(workload, target).default
+        text = emit_llvm(lower(schedule_workload(workload, target, config)), target).text
+        assert "scatter" not in text
+        assert "gather" not in text
+    arrays: list[Any] = [np.arange(planes * height * width, dtype="float32").reshape(shape)]
+    for config in configs(config_space(workload, HOST), np.random.default_rng(0), 2):
+        check(workload, HOST, config, arrays, "execute")
