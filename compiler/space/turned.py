@@ -66,7 +66,8 @@ def side_vectors(node: Block, turn: Turn, target: Target) -> int:
     """
     item = dtype_bytes(store_of(node).buffer.dtype)
     line = max(LINE_BYTES // (lanes_of([node], target) * item), 1)
-    meeting = gcd(strides(node, turn.other.var)[0] * item, SAME_SET_BYTES)
+    apart = strides(node, turn.other.var)[0] or 0
+    meeting = gcd(apart * item, SAME_SET_BYTES) if apart else 0
     return line * (max(meeting // _FEW_SETS, 2) if meeting >= _FEW_SETS else 1)
 
 

@@ -55,8 +55,8 @@ def gain_over_float32(narrow: Function, wide: Function, target: Target) -> float
     ours = vectors * groups * issue_cycles(dot.instruction, target)
     if tiles is None and dot.depth.extent < lanes:
         ours += _copy_cycles(dot) * prod(c.lhs.load.buffer.shape)
-    theirs = vectors * terms * lanes / target.lanes("float32") * FMA_CYCLES
-    theirs /= max(method.saving(wide, target) for method in (winograd, winograd_1d))
+    saved = max(winograd.saving(wide, target), winograd_1d.saving(wide, target))
+    theirs = vectors * terms * lanes / target.lanes("float32") * FMA_CYCLES / saved
     if 4 * weights > target.l2_bytes:  # from beyond the second-level cache, once a call
         ours = max(ours, moved_cycles(dtype_bytes(c.rhs.load.dtype) * weights, target))
         theirs = max(theirs, moved_cycles(4.0 * weights, target))
