@@ -2,6 +2,7 @@
 
 matmul(a[b, m, k], w[k, n])   ->  reshape(matmul(reshape(a, [b * m, k]), w), [b, m, n])
 conv(x[n, l, c], w[k, i, o])  ->  reshape(conv(reshape(x, [n, 1, l, c]), w[1, k, i, o]))
+conv(x[n, d, y, x, c], w[1, 3, 3, i, o])  ->  the same of n·d images; w[3, 1, 1, …] of rows of y·x
 matmul(T(q), T(k))            ->  einsum(q, k), which reads both in place
 conv_transpose[strides = s](x) ->  convolutions, one for each output modulo s, interleaved
 conv[dilations = d](x)         ->  a plain convolution of the image's phases, where that pays
@@ -17,6 +18,7 @@ import numpy as np
 from tunefarm.compiler.dtypes import numpy_dtype
 from tunefarm.compiler.ir import AttrValue, Call, Constant, Expr, IRModule, TensorType, tensor_type
 from tunefarm.compiler.ops import call
+from tunefarm.compiler.ops.common import integers
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.canonicalize_ops import RULES
 from tunefarm.compiler.transform.constants import reshape
@@ -44,6 +46,7 @@ def legalize(module: IRModule, target: Target) -> IRModule:
         split_conv_transpose,
         lambda node, uses: split_dilation(node, target),
         _flat_window,
+        _flat_volume,
         *([lower_group_norm] if target.kind == "llvm" else []),
     ]
     return rewrite_main(module, [*forms, *RESHAPE_RULES, *RULES])
@@ -96,6 +99,33 @@ def _flat_window(node: Call, uses: Uses) -> Expr | None:
     weights = [reshape(w, (1, *tensor_type(w).shape)) for w in others]
     image = reshape(x, (n, 1, length, channels))
     made = call(str(node.op), image, *weights, name=node.name, **attrs)
+    return reshape(made, tensor_type(node).shape)
+
+
+def _flat_volume(node: Call, uses: Uses) -> Expr | None:
+    """Dimensions of a volume that a window does not reach along: the first one is one with the
+    images, or the last two are one."""
+    if node.op not in _WINDOWED or node.attrs["data_layout"] != "NSC":
+        return None
+    x, *others = node.args
+    shape, attrs = tensor_type(x).shape, node.attrs
+    if len(shape) != 5 or (node.op == "conv" and attrs["kernel_layout"] != "SIO"):
+        return None
+    kernel = tensor_type(others[0]).shape if others else integers(attrs, "kernel")
+    edges = [attrs[n] for n in ("padding", "counted") if n in attrs]
+    flat = [
+        kernel[d] == integers(attrs, "strides")[d] == 1 and all(e[d] == (0, 0) for e in edges)  # type: ignore[index]
+        for d in range(3)
+    ]
+    if flat[0]:
+        kept, places = slice(1, 3), (shape[0] * shape[1], *shape[2:])
+    elif flat[1] and flat[2]:
+        kept, places = slice(0, 2), (*shape[:2], shape[2] * shape[3], shape[4])
+    else:
+        return None
+    fewer = {n: v[kept] if n in _ADDED and isinstance(v, tuple) else v for n, v in attrs.items()}
+    weights = [reshape(w, (*tensor_type(w).shape[kept], *tensor_type(w).shape[3:])) for w in others]
+    made = call(str(node.op), reshape(x, places), *weights, name=node.name, **fewer)
     return reshape(made, tensor_type(node).shape)
 
 

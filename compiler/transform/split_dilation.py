@@ -19,6 +19,7 @@ from tunefarm.compiler.ops import call
 from tunefarm.compiler.ops.common import integers
 from tunefarm.compiler.ops.conv import pairs, result_channels_last
 from tunefarm.compiler.space.estimate import cycles_on_one_core
+from tunefarm.compiler.space.winograd.transforms import ROW_TILES
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.constants import reshape, transpose
 
@@ -33,7 +34,7 @@ def split_dilation(node: Call, target: Target) -> Expr | None:
     plain = _plain(node)
     if plain is None or not _pays(node, plain, target):
         return None
-    return _whole(plain, integers(node.attrs, "dilations"), tensor_type(node).shape)
+    return _whole(plain, _steps(node), tensor_type(node).shape)
 
 
 def _plain(node: Call) -> Call | None:
@@ -41,7 +42,7 @@ def _plain(node: Call) -> Call | None:
     (x, weight), padding = node.args, _padding_of_phases(node)
     if padding is None:
         return None
-    phases = _phases(x, integers(node.attrs, "dilations"))
+    phases = _phases(x, _steps(node))
     attrs = {**node.attrs, "dilations": (1, 1), "padding": padding}
     return call("conv", phases, weight, name=node.name, **attrs)
 
@@ -62,7 +63,8 @@ def _cycles(node: Call, target: Target) -> float | None:
 
 
 def _fits(node: Call) -> bool:
-    """True for 3×3 convolutions of constant weights that dilate and do not stride."""
+    """True for convolutions of constant weights that dilate and do not stride, of as many taps as
+    Winograd's method knows."""
     if node.op != "conv":
         return False
     attrs, (x, weight) = node.attrs, node.args
@@ -71,14 +73,20 @@ def _fits(node: Call) -> bool:
         and (attrs["data_layout"], attrs["kernel_layout"]) == ("NSC", "SIO")
         and result_channels_last(attrs)
         and len(weight.data.shape) == 4
-        and weight.data.shape[:2] == (3, 3)
+        and max(weight.data.shape[:2]) in ROW_TILES
         and tensor_type(x).dtype == tensor_type(node).dtype == "float32"
         and attrs["strides"] == (1, 1)
         and attrs["groups"] == 1
         and attrs["pad_value"] == 0
-        and max(integers(attrs, "dilations")) > 1
+        and max(_steps(node)) > 1
         and bool(tensor_type(node).size)
     )
+
+
+def _steps(node: Call) -> tuple[int, ...]:
+    """How far pixels are apart that a result reads, where there are several in a dimension."""
+    taps, apart = tensor_type(node.args[1]).shape, integers(node.attrs, "dilations")
+    return tuple(d if k > 1 else 1 for k, d in zip(taps, apart, strict=False))
 
 
 def _phase_extents(shape: Sequence[int], steps: Sequence[int]) -> tuple[int, ...]:
@@ -87,12 +95,13 @@ def _phase_extents(shape: Sequence[int], steps: Sequence[int]) -> tuple[int, ...
 
 def _padding_of_phases(node: Call) -> tuple[tuple[int, int], ...] | None:
     """What each phase is padded with; None where pixels of one residue read those of another."""
-    steps = integers(node.attrs, "dilations")
+    steps = _steps(node)
     ins = _phase_extents(tensor_type(node.args[0]).shape, steps)
     outs = _phase_extents(tensor_type(node).shape, steps)
     found = []
-    for (low, _), d, n, made in zip(pairs(node.attrs["padding"]), steps, ins, outs, strict=True):
-        high = made + 2 - n - low // d
+    taps, padding = tensor_type(node.args[1]).shape[:2], pairs(node.attrs["padding"])
+    for (low, _), d, k, n, made in zip(padding, steps, taps, ins, outs, strict=True):
+        high = made + k - 1 - n - low // d
         if low % d or high < 0:
             return None
         found.append((low // d, high))

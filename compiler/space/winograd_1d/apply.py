@@ -51,10 +51,13 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
 
     n, *pixel, o = s.loops_of(program, final)
     h, v = in_order(pixel, c.turned)
+    images = (n, h) if c.cut else (n,)
+    if c.cut:
+        program, (h, v) = s.split(program, v, c.width)
     program, (row_block, row) = s.split(program, h, knob["rh"])
     program, (of_row, column) = s.split(program, v, tile)
     program, (panel_block, panel, vector, lane) = s.split(program, o, knob["nb"], knob["nv"], lanes)
-    outer = (n, row_block, panel_block)
+    outer = (*images, row_block, panel_block)
     program = s.reorder(program, *outer, panel, row, of_row, vector, column, lane)
     program = in_registers(program, (column,), lane)
     program = _place_products(program, c, write, (panel_block, panel), knob, lanes)

@@ -22,16 +22,21 @@ from tunefarm.compiler.space.winograd.convolution import (
 from tunefarm.compiler.space.winograd.transforms import ROW_TILES, Transforms, transforms_of_rows
 
 _T = TypeVar("_T")
+_LONG = 128  # results of a row that is not cut
+_PARTS = (56, 48, 40, 32)  # of a part of one that is; of equals the longest
 
 
 @dataclass(frozen=True, slots=True)
 class RowConvolution(Convolution):
     """A fused convolution whose rows are transformed: ``taps`` are those of a row, and the taps of
     ``row_taps`` rows are summed as they are. If it is ``turned``, what are called rows are the
-    image's columns."""
+    image's columns. A single long row is ``cut``: its parts of ``width`` results are called rows,
+    ``height`` of them.
+    """
 
     row_taps: int = 1
     turned: bool = False
+    cut: bool = False
 
     @property
     def kernel(self) -> tuple[int, int]:
@@ -49,8 +54,9 @@ class RowConvolution(Convolution):
 
     @property
     def image(self) -> tuple[int, int]:
-        """Rows of the input, and how long they are."""
-        return in_order(image_size(self.anchor), self.turned)
+        """Rows of the input, and how long they are; of a row that is cut its parts."""
+        rows, length = in_order(image_size(self.anchor), self.turned)
+        return (self.height, self.width) if self.cut else (rows, length)
 
     @property
     def taps_inside(self) -> tuple[int, int]:
@@ -83,9 +89,13 @@ def row_convolution_of(function: Function) -> RowConvolution | None:
     height, width = in_order(extents, turned)
     row_taps, taps = in_order(kernel, turned)
     above, left = in_order([before for before, _ in pairs(anchor.attrs["padding"])], turned)
+    cut = height == row_taps == 1 and width > _LONG
+    if cut:
+        width, length = min(_PARTS, key=lambda n: -(-width // n) * n), width
+        height = -(-length // width)
     return RowConvolution(
         function, anchor, position, batch, height, width, inputs, outputs, (above, left),
-        integers(anchor.attrs, "strides")[0], taps, row_taps=row_taps, turned=turned,
+        integers(anchor.attrs, "strides")[0], taps, row_taps=row_taps, turned=turned, cut=cut,
     )  # fmt: skip
 
 

@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from tunefarm.compiler import te
+from tunefarm.compiler.ir import tensor_type
 from tunefarm.compiler.space.program import create_program, fold_epilogue
+from tunefarm.compiler.space.winograd.convolution import image_size
 from tunefarm.compiler.space.winograd.program import Values, continued, filter_of, transformed
 from tunefarm.compiler.space.winograd_1d.convolution import RowConvolution, in_order
 from tunefarm.compiler.tir import PrimFunc
@@ -48,13 +50,16 @@ def points_of_last(c: RowConvolution, tile: int) -> int:
 
 def _stages(c: RowConvolution, tile: int, fewer: bool, args: Sequence[te.Tensor]) -> te.Tensor:
     x, w = args
-    across, (height, width) = c.transforms(tile), c.image
+    across, height = c.transforms(tile), c.image[0]
+    _, length = in_order(image_size(c.anchor), c.turned)
     columns = -(-c.width // tile)
     zero = te.const(0, "float32")
 
     def data(n: Expr, y: Expr, t: Expr, column: Expr, k: Expr) -> Expr:
         left = t * (tile * c.stride) + column - c.padding[1]
-        inside = (left >= 0) & (left < width)
+        if c.cut:
+            y, left = te.const(0, "int64"), y * c.width + left
+        inside = (left >= 0) & (left < length)
         return te.if_then_else(inside, x[n, *in_order((y, left), c.turned), k], zero)
 
     window = te.compute((c.batch, height, columns, across.points, c.inputs), data, "window")
@@ -86,9 +91,10 @@ def _stages(c: RowConvolution, tile: int, fewer: bool, args: Sequence[te.Tensor]
 
     def result(n: Expr, h: Expr, v: Expr, o: Expr) -> Expr:
         h, v = in_order((h, v), c.turned)
+        if c.cut:
+            h, v = v // c.width, v % c.width
         t, of_tile = v // tile, v % tile
         back: Values = lambda j: product[j, n, h, t, o]  # noqa: E731
         return transformed(across.result, across.result_parts, of_tile, back)
 
-    extents = in_order((c.height, c.width), c.turned)
-    return te.compute((c.batch, *extents, c.outputs), result, "winograd_1d")
+    return te.compute(tensor_type(c.anchor).shape, result, "winograd_1d")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -121,6 +122,25 @@ def test_other_kernels_under_random_configs(
     arrays = draw(function, rng)
     space = space_of(function)
     for config in [space.default, *random_configs(space, rng, 2)]:
+        verify(function, HOST, config, arrays)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "pads"),
+    [((2, 1, 401, 20), (1, 5), ((0, 0), (3, 1))), ((1, 130, 1, 24), (3, 1), ((0, 2), (0, 0))),
+     ((1, 1, 1000, 16), (1, 7), ((0, 0), (3, 3)))],
+)  # fmt: skip
+def test_a_long_row_is_cut_into_parts(
+    shape: tuple[int, ...], kernel: tuple[int, int], pads: Any
+) -> None:
+    function = convolution(shape, 35, pads, residual=True, kernel=kernel)
+    c = row_convolution_of(function)
+    assert c is not None
+    assert c.cut
+    assert 32 <= c.width <= 56
+    rng = np.random.default_rng(0)
+    arrays, space = draw(function, rng), space_of(function)
+    for config in [space.default, *random_configs(space, rng, 3)]:
         verify(function, HOST, config, arrays)
 
 

@@ -52,16 +52,18 @@ def test_random_ones_keep_their_meaning(monkeypatch: pytest.MonkeyPatch) -> None
     rng, split = np.random.default_rng(0), 0
     for _ in range(60):
         steps = tuple(int(d) for d in rng.integers(1, 5, 2))
-        shape = (int(rng.integers(1, 3)), *(int(e) for e in rng.integers(9, 15, 2)), 3)
+        shape = (int(rng.integers(1, 3)), *(int(e) for e in rng.integers(17, 24, 2)), 3)
+        taps = ((3, 3), (1, 3), (5, 1), (5, 3))[int(rng.integers(4))]
+        apart = [d if k > 1 else 1 for d, k in zip(steps, taps, strict=True)]
         padding = tuple(
-            (d * int(rng.integers(0, 3)), int(rng.integers(0, 2 * d + 1))) for d in steps
+            (d * int(rng.integers(0, 3)), int(rng.integers(0, 2 * d + 1))) for d in apart
         )
-        module = dilated(shape, 5, steps, padding)  # type: ignore[arg-type]
+        module = dilated(shape, 5, steps, padding, taps)  # type: ignore[arg-type]
         after = legalize(module, TARGET)
         inputs = [rng.standard_normal(shape).astype(np.float32)]
         agree(after, module, inputs, atol=1e-5)
-        split += max(steps) > 1 and dilations(after) == [(1, 1)]
-    assert split > 45
+        split += max(apart) > 1 and dilations(after) == [(1, 1)]
+    assert split > 30
 
 
 def test_pixels_that_read_another_residue_stay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +77,7 @@ def test_pixels_that_read_another_residue_stay(monkeypatch: pytest.MonkeyPatch) 
     [
         ((1, 28, 28, 256), 256, (2, 2), {"strides": (2, 2)}),
         ((1, 28, 28, 256), 256, (2, 2), {"groups": 256}),
-        ((1, 28, 28, 256), 256, (2, 2), {"taps": (1, 3)}),
+        ((1, 28, 28, 256), 256, (2, 2), {"taps": (2, 2)}),
         ((1, 8, 8, 512), 512, (4, 4), {}),  # 16 images of 2², whose weights are all of the time
         ((1, 16, 16, 256), 64, (12, 12), {}),
     ],
@@ -86,11 +88,19 @@ def test_what_would_not_gain_stays(
     assert dilations(legalize(dilated(shape, outputs, steps, **attrs), TARGET)) == [steps]
 
 
-@pytest.mark.parametrize("image, steps", [((28, 28), (2, 2)), ((33, 30), (2, 4))])
+@pytest.mark.parametrize(
+    "image, steps, taps",
+    [
+        ((28, 28), (2, 2), (3, 3)),
+        ((33, 30), (2, 4), (3, 3)),
+        ((1, 400), (1, 3), (1, 7)),
+        ((400, 2), (4, 1), (5, 1)),
+    ],
+)
 def test_what_gains_is_built_and_computes_the_same(
-    image: tuple[int, int], steps: tuple[int, int]
+    image: tuple[int, int], steps: tuple[int, int], taps: tuple[int, int]
 ) -> None:
-    module = dilated((1, *image, 128), 128, steps)
+    module = dilated((1, *image, 128), 128, steps, taps=taps)
     assert dilations(legalize(module, TARGET)) == [(1, 1)]
     strict = Target("llvm -mcpu=znver4 -num-cores=1 -precision=strict")
     assert dilations(legalize(module, strict)) == [steps]
