@@ -76,7 +76,7 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     lanes = lanes_of(nodes, target)
     turns = any(turn_of(b) is not None for b in nodes) and lanes * cost <= MAX_CODE
     knobs = (
-        Knob("lane", (0, 1) if any(len(lane_axes(b, target)) > 1 for b in nodes) else (0,)),
+        Knob("lane", tuple(range(max(1, *(len(lane_axes(b, target)) for b in nodes))))),
         Knob("nv", tuple(v for v in VECTORS if v == 1 or v <= most_vectors(nodes, target))),
         Knob("turn", (0, 1) if turns else (0,)),
         Knob("tasks", task_choices(nodes, target)),
@@ -89,7 +89,9 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     def turns_first_lane(k: Columns) -> Mask:
         return (whole(k, "turn") == 0) | (whole(k, "lane") == 0)
 
-    most = 1 if any(_partner(b, a) for b in nodes for a in lane_axes(b, target)[:1]) else 4
+    choice = 0 if turns else _default_lane(nodes, target)
+    chosen = [(b, lane_axes(b, target)[: choice + 1]) for b in nodes]
+    most = 1 if any(_partner(b, a[-1]) for b, a in chosen if a) else 4
     limit = 100.0
     if turns:
         turned = [(b, turn_of(b)) for b in nodes]
@@ -98,7 +100,7 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     small = [int(v) for v in knobs[1].choices if int(v) <= most and int(v) * cost <= limit]
     default: Config = {
         "sketch": NAME,
-        "lane": 0,
+        "lane": choice,
         "nv": max(small, default=1),
         "turn": int(turns),
         "tasks": default_tasks(nodes, target),
@@ -114,15 +116,22 @@ def space(function: Function, target: Target) -> SketchSpace | None:
 
 def lane_axes(node: Block, target: Target) -> list[IterVar]:
     """The best axes for the lanes, at most two; none for a single element. A last axis that repeats
-    the one before it is the first of them: both together fill vectors."""
+    the one before it comes behind them, if it is not among them: both together fill vectors."""
     lanes = lanes_of([node], target)
     spatial = [i for i in node.iters if i.kind == "spatial"]
     ranked = sorted(spatial, key=lambda i: (lane_cost(node, i, lanes), -node.iters.index(i)))
-    if spatial and _repeats(node, spatial[-1], lanes):
-        return [spatial[-1], *(i for i in ranked[:1] if i is not spatial[-1])]
-    return [
+    axes = [
         i for i in ranked[:2] if lane_cost(node, i, lanes) < 4 * lane_cost(node, ranked[0], lanes)
     ]
+    repeats = axes and spatial[-1] not in axes and _repeats(node, spatial[-1], lanes)
+    return [*axes, spatial[-1]] if repeats else axes
+
+
+def _default_lane(nodes: list[Block], target: Target) -> int:
+    """The lane axis by default: the best one, or one that repeats another."""
+    node = max(nodes, key=lambda b: prod(i.extent for i in b.iters))
+    axes, lanes = lane_axes(node, target), lanes_of([node], target)
+    return next((n for n, axis in enumerate(axes) if _repeats(node, axis, lanes)), 0)
 
 
 def most_vectors(nodes: list[Block], target: Target) -> int:

@@ -149,6 +149,8 @@ def view_groups(function: Function) -> Function:
     anchor = find_anchor(function)
     if anchor is None or not has_channels_last(anchor) or not _is_grouped(anchor):
         return function
+    if not result_channels_last(anchor.attrs):
+        return function
     return viewed(function, anchor, _grouped_views(anchor)) or function
 
 

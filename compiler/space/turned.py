@@ -23,7 +23,7 @@ from tunefarm.compiler.tir.ir import Block, IterVar, Load, Select, Var
 from tunefarm.compiler.tir.schedule.tree import find_block, store_of
 from tunefarm.compiler.tir.walk import walk_expr
 
-_FEW_SETS = SAME_SET_BYTES // 8  # that rows lie apart which meet in at most eight sets
+FEW_SETS_BYTES = SAME_SET_BYTES // 8  # rows whole multiples of this apart meet in eight sets
 LEAST = 3  # elements of the shorter axis: fewer lanes do not fill what processors interleave
 
 
@@ -68,7 +68,7 @@ def side_vectors(node: Block, turn: Turn, target: Target) -> int:
     line = max(LINE_BYTES // (lanes_of([node], target) * item), 1)
     apart = strides(node, turn.other.var)[0] or 0
     meeting = gcd(apart * item, SAME_SET_BYTES) if apart else 0
-    return line * (max(meeting // _FEW_SETS, 2) if meeting >= _FEW_SETS else 1)
+    return line * (max(meeting // FEW_SETS_BYTES, 2) if meeting >= FEW_SETS_BYTES else 1)
 
 
 def schedule_turn(

@@ -5,10 +5,10 @@ requantize(conv(x, w, pad_value=z) + b, f, t)
 
 A processor without dot products of bytes multiplies them as 16-bit numbers, twice as many at once
 as float32; Winograd's method needs up to four times fewer products. Its sums are off by at most
-5e-6 of the largest, so here and there a quantum is rounded to its neighbour: of 514,000 results of
-four 3×3 layers and a 7×7 one twelve were (tested to one of 2000). First layers, whose pixels of
-three bytes are copied one by one to be words, are summed as they are: exactly, as these sums are
-below 2²⁴.
+5e-6 of the largest (8e-6 of five and seven taps in a row), so here and there a quantum is rounded
+to its neighbour: of 514,000 results of four 3×3 layers and a 7×7 one twelve were (tested to one of
+2000). First layers, whose pixels of three bytes are copied one by one to be words, are summed as
+they are: exactly, as these sums are below 2²⁴.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from tunefarm.compiler.ir import (
 )
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.ops.conv import pad_value, result_channels_last
-from tunefarm.compiler.space.dot.gain import gain_over_float32
-from tunefarm.compiler.space.winograd import saving
+from tunefarm.compiler.space.dot.gain import gain_over_float32, saved_by_winograd
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.convert_layout import planes_of, reading_planes
 from tunefarm.compiler.transform.integer_products import BYTES, number
@@ -112,4 +111,4 @@ def _pays(conv: Call, target: Target) -> bool:
     dtypes = tuple(tensor_type(a).dtype for a in conv.args)
     gain = gain_over_float32(alone(conv, dtypes, conv.attrs), wide, target)
     exact = gain > 0 and prod(tensor_type(conv.args[1]).shape[:-1]) <= EXACT_TERMS
-    return gain * WORTH < 1 and (exact or saving(wide, target) > 1)
+    return gain * WORTH < 1 and (exact or saved_by_winograd(wide, target) > 1)

@@ -119,10 +119,10 @@ def _resize_axis(node: Node, x: Expr, axis: int, places: Ints, weights: Floats) 
 
 def _times(places: Ints, extent: int) -> int:
     """How often each element follows itself, if that is all that there is to it; else 0."""
-    size = len(places)
-    if places.shape[1] > 1 or size % extent:
+    times, rest = divmod(len(places), extent)
+    if places.shape[1] > 1 or rest or not times:
         return 0
-    return size // extent * np.array_equal(places[:, 0], np.arange(size) // (size // extent))
+    return times if np.array_equal(places[:, 0], np.arange(len(places)) // times) else 0
 
 
 def _repeated(x: Expr, times: Mapping[int, int], name: str) -> Expr:

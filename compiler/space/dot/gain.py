@@ -40,6 +40,12 @@ def issue_cycles(intrinsic: TensorIntrinsic, target: Target) -> float:
     return _SLOW.get((intrinsic.feature, target.mcpu), FMA_CYCLES)
 
 
+def saved_by_winograd(wide: Function, target: Target) -> float:
+    """How many times fewer cycles float32 sums take by Winograd's method, of tiles or along rows;
+    1 where it saves none."""
+    return max(winograd.saving(wide, target), winograd_1d.saving(wide, target))
+
+
 def gain_over_float32(narrow: Function, wide: Function, target: Target) -> float:
     """How many times faster ``narrow`` is than ``wide``, the same in float32, by a model of ports
     and of the weights' way to the core; 0 without an instruction for it."""
@@ -55,7 +61,7 @@ def gain_over_float32(narrow: Function, wide: Function, target: Target) -> float
     ours = vectors * groups * issue_cycles(dot.instruction, target)
     if tiles is None and dot.depth.extent < lanes:
         ours += _copy_cycles(dot) * prod(c.lhs.load.buffer.shape)
-    saved = max(winograd.saving(wide, target), winograd_1d.saving(wide, target))
+    saved = saved_by_winograd(wide, target)
     theirs = vectors * terms * lanes / target.lanes("float32") * FMA_CYCLES / saved
     if 4 * weights > target.l2_bytes:  # from beyond the second-level cache, once a call
         ours = max(ours, moved_cycles(dtype_bytes(c.rhs.load.dtype) * weights, target))

@@ -7,6 +7,8 @@ additions.
         for point: product of a plane and the panel's weights          as ``contraction`` tiles it
         transform back, epilogue                        the results of a tile, in registers
 
+Of a convolution in groups a block has the panels of one group, and its inputs alone.
+
 With ``by_row`` a panel's products are made and transformed back a row of tiles at a time, with 2 a
 register tile of a row, with 3 in registers, a column of its points at a time. Where blocks differ
 in their panels alone, several cores transform the tiles together first: each then reads its own
@@ -71,13 +73,14 @@ def space(function: Function, target: Target) -> SketchSpace | None:
 
 
 def saving(function: Function, target: Target) -> float:
-    """How many times fewer cycles the method takes than the direct sum, in the model; 1 where it
-    does not apply or saves none."""
+    """How many times fewer cycles the method takes than the direct sum at peak, in the model; 1
+    where it does not apply or saves none."""
     c = None if space(function, target) is None else convolution_of(function, in_groups=True)
     if c is None:
         return 1.0
     lanes = target.lanes("float32")
-    return max(direct_cycles(c, target, lanes) / least_cycles(c, target, lanes), 1.0)
+    direct = direct_cycles(c, target, lanes, at_peak=True)
+    return max(direct / least_cycles(c, target, lanes), 1.0)
 
 
 def least_cycles(c: Convolution, target: Target, lanes: int) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import Config
-from tunefarm.compiler.space.nests import own_loops
+from tunefarm.compiler.space.nests import extent_of, own_loops
 from tunefarm.compiler.space.prefetch import (
     PackedWeights,
     prefetch_ahead,
@@ -252,8 +252,11 @@ def place_tiles(
     else:
         program = s.compute_at(program, "tile_in", block)
         i, j, *tiles, channel = own_loops(program, "tile_in", block)
+    every = s.find_block(program, "tile_in").iters[2].extent
     for t in tiles:
-        program = program if rows is None else s.limit(program, t, rows * columns)
+        # A loop over every tile begins at the first one, whatever the block.
+        if rows is not None and extent_of(program, t) < every:
+            program = s.limit(program, t, rows * columns)
         program, split = s.split(program, t, columns)
         tiles = list(split)
     program, (vector, lane) = s.split(program, channel, lanes)

@@ -52,6 +52,9 @@ class RowConvolution(Convolution):
     def depth(self) -> int:
         return self.inputs
 
+    def tile_channels(self, lanes: int) -> int:
+        return self.inputs
+
     @property
     def image(self) -> tuple[int, int]:
         """Rows of the input, and how long they are; of a row that is cut its parts."""

@@ -15,6 +15,7 @@ from tunefarm.compiler.ops import call
 from tunefarm.compiler.packing import pack
 from tunefarm.compiler.runtime.kernel import load_kernel
 from tunefarm.compiler.space import ConfigSpace, config_space, schedule_workload, strassen
+from tunefarm.compiler.space.strassen.default import direct_cycles
 from tunefarm.compiler.space.strassen.forms import (
     LEFT,
     LEVELS,
@@ -276,3 +277,18 @@ def test_weights_are_added_up_when_they_are_packed() -> None:
     packed = pack(weights, kernel.layouts[1], kernel.params[1].shape)
     (result,) = function_(rows, packed)
     np.testing.assert_allclose(result, np.maximum(rows @ weights, 0), atol=1e-4)
+
+
+def test_what_it_saves_is_what_the_direct_product_takes_longer() -> None:
+    """Of the levels the one that is the default counts; small products save nothing."""
+    zen5 = Target("llvm -mcpu=znver5 -num-cores=1")
+    saved = {}
+    for rows, depth, columns in ((361, 728, 728), (196, 256, 1024), (49, 64, 32)):
+        p = product_of(product(rows, depth, columns), zen5.lanes(F32), 1)
+        assert p is not None
+        saved[rows] = strassen.saved_cycles(p, zen5) / direct_cycles(p, zen5)
+        sketch = config_space(Workload.from_function(p.function), zen5).default["sketch"]
+        assert (saved[rows] > 0) == str(sketch).startswith("strassen")
+        assert strassen.saved_cycles(p, Target(f"{zen5} -precision=strict")) == 0
+    # Seven products of eight, once or twice, less what the additions take.
+    assert 1 - (7 / 8) ** 2 > saved[361] > saved[49] == 0

@@ -234,6 +234,15 @@ def test_groups_under_random_configs(
         verify(function, HOST, config, arrays)
 
 
+@pytest.mark.parametrize("groups", [1, 3])
+def test_a_block_whose_products_reach_over_every_tile_has_them_all(groups: int) -> None:
+    """Blocks of nine tiles by fours in sixteen registers: the last one's were not transformed."""
+    function = convolution((1, 10, 8, 18 * groups), 23 * groups, ((0, 0), (2, 1)), groups=groups)
+    config = {**winograd_space(function, FEW).default, **tiled((2, 4)), "mb": 3, "nb": 1, "rw": 4}
+    config |= {"nv": 2, "ku": 2, "by_row": 0, "next_panel": 0}
+    assert verify(function, FEW, config, draw(function, np.random.default_rng(2))) < 5e-6
+
+
 @pytest.mark.parametrize("shape", [(5, 3, 32, 38), (14, 14, 72, 48)])
 def test_the_interpreter_agrees_of_groups(shape: tuple[int, int, int, int]) -> None:
     *image, inputs, outputs = shape
