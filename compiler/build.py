@@ -120,7 +120,7 @@ def build_module(module: IRModule, target: Target, on_host: Collection[str] = ()
     apart = _on_host(workloads, target, on_host)
     here = {c: w for c, w in workloads.items() if c not in apart}
     kernels = _Kernels(choose_configs(Counter(here.values()), target), target, stages)
-    parts = list(_written_parts(module.main, here, kernels))
+    parts = list(_written_parts(module.main, here, kernels, shared=target.kind == "llvm"))
     forms = {part.call: row_pitch(part) for part in parts}
     wholes = {part.whole for part in parts}
     made = {c: kernels[w, forms.get(c)] for c, w in here.items() if c not in wholes}
@@ -149,10 +149,11 @@ def build_module(module: IRModule, target: Target, on_host: Collection[str] = ()
 
 
 def _written_parts(
-    main: Function, workloads: Mapping[Call, Workload], kernels: _Kernels
+    main: Function, workloads: Mapping[Call, Workload], kernels: _Kernels, *, shared: bool
 ) -> Iterator[Part]:
-    """The parts of concatenations that are written where they belong."""
-    for joined in joined_parts(main):
+    """The parts of concatenations that are written where they belong, and may be read there if they
+    are ``shared``."""
+    for joined in joined_parts(main, shared=shared):
         known = all(p.call in workloads and p.whole in workloads for p in joined)
         if known and all(kernels.can_write(workloads[p.call], row_pitch(p)) for p in joined):
             yield from joined

@@ -188,6 +188,9 @@ def _assign_slice_reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
     return y
 
 
+_IN_TURN = 8  # parts of a concatenation that are asked for one after the other; more by halves
+
+
 def _concat_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
     if not types:
         raise ShapeError("takes at least one tensor")
@@ -211,10 +214,14 @@ def _concat_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> t
         def part(p: int) -> Expr:
             return parts[p][(*i[:axis], i[axis] - starts[p], *i[axis + 1 :])]
 
-        value = part(len(parts) - 1)
-        for p in range(len(parts) - 2, -1, -1):
-            value = te.if_then_else(i[axis] < starts[p + 1], part(p), value)
-        return value
+        def one_of(first: int, end: int) -> Expr:
+            if end - first == 1:
+                return part(first)
+            middle = first + 1 if end - first <= _IN_TURN else (first + end) // 2
+            inside = i[axis] < starts[middle]
+            return te.if_then_else(inside, one_of(first, middle), one_of(middle, end))
+
+        return one_of(0, len(parts))
 
     return te.compute(out_type(type).shape, element, "concat")
 

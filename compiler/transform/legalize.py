@@ -117,6 +117,8 @@ def _flat_volume(node: Call, uses: Uses) -> Expr | None:
         kernel[d] == integers(attrs, "strides")[d] == 1 and all(e[d] == (0, 0) for e in edges)  # type: ignore[index]
         for d in range(3)
     ]
+    if all(flat):
+        return None  # a product of pixels, in whatever dimensions
     if flat[0]:
         kept, places = slice(1, 3), (shape[0] * shape[1], *shape[2:])
     elif flat[1] and flat[2]:

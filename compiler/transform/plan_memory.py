@@ -10,7 +10,7 @@ of a concatenation lies inside the whole (``write_parts.py``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
@@ -121,7 +121,9 @@ def plan_memory(
     constants = tuple(v for v, _ in places if isinstance(v, Constant))
     copies = _place_outputs(main, places)
     lives = _lives(order, calls, places, parts)
-    reused = _reused(calls, lives) if in_place else {}
+    read = {stored_value(operand) for c in calls for operand in children(c)}
+    shared = {(part.whole, 0) for part in parts if (part.call, 0) in read}
+    reused = _reused(calls, lives, shared) if in_place else {}
     needed = workspace_bytes or {}
     scratch = {c: _Life(needed[c], i, i) for i, c in enumerate(calls) if needed.get(c)}
     spans: dict[Value | Call, _Life] = {}
@@ -236,6 +238,9 @@ def _lives(
         if isinstance(node, Call) and node in step:
             for operand in children(node):
                 last[stored_value(operand)] = step[node]
+    for part in parts:  # whole until nobody reads a part of it
+        value = (part.whole, 0)
+        last[value] = max(last.get(value, 0), last.get((part.call, 0), 0), step[part.call])
     lives: dict[Value, _Life] = {}
     for node, first in step.items():
         written = home.get(node, node)
@@ -246,8 +251,11 @@ def _lives(
     return lives
 
 
-def _reused(calls: tuple[Call, ...], lives: Mapping[Value, _Life]) -> dict[Value, Value]:
-    """Results that take over the place of an operand that dies: result → operand."""
+def _reused(
+    calls: tuple[Call, ...], lives: Mapping[Value, _Life], shared: Set[Value]
+) -> dict[Value, Value]:
+    """Results that take over the place of an operand that dies: result → operand. Not of those that
+    are ``shared``: a kernel may read a part of one beside the whole."""
     reused: dict[Value, Value] = {}
     for step, node in enumerate(calls):
         if not isinstance(node.op, Function) or (node, 0) not in lives:
@@ -256,7 +264,9 @@ def _reused(calls: tuple[Call, ...], lives: Mapping[Value, _Life]) -> dict[Value
         for index in sorted(overwritable(node.op)):
             value = values[index]
             life = lives.get(value)
-            if life is not None and life.last == step and values.count(value) == 1:
+            if life is None or value in shared:
+                continue
+            if life.last == step and values.count(value) == 1:
                 reused[(node, 0)] = value
                 break
     return reused

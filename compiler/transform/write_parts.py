@@ -3,7 +3,8 @@
     concat(f(x), g(y))   ->   f and g write their rows into one array, each beside the other's
 
 The calls stay in the graph; memory planning gives the parts places inside the whole, and their
-kernels are built to write rows that lie ``RowPitch.pitch`` elements apart.
+kernels are built to write rows that lie ``RowPitch.pitch`` elements apart. A part that is one dense
+piece of the whole may have other readers, which find it there: the steps of a recurrent network.
 """
 
 from __future__ import annotations
@@ -28,19 +29,24 @@ from tunefarm.compiler.transform.plan_memory import (
 )
 
 
-def joined_parts(main: Function) -> Iterator[tuple[Part, ...]]:
+def joined_parts(main: Function, *, shared: bool = True) -> Iterator[tuple[Part, ...]]:
     """The parts, by concatenation, that the kernels of a fused ``main`` could write in place.
 
-    Each part is the only result of a kernel, read by nobody else, and begins at a multiple of 64
-    bytes in the whole.
+    Each part is the only result of a kernel and begins at a multiple of 64 bytes in the whole.
+    Nobody else reads it, but, if they may be ``shared``, kernels that find it dense there.
     """
-    calls = kernel_calls(main)
+    calls, results = kernel_calls(main), [stored_value(e) for e in outputs_of(main)]
     uses = Counter(stored_value(a) for c in calls for a in children(c))
-    uses.update(map(stored_value, outputs_of(main)))
+    uses.update(results)
+    placed = set(results)
     for whole in calls:
         starts = _starts(whole)
         values = [stored_value(a) for a in whole.args]
-        if starts and all(_is_placeable(v) and uses[v] == 1 for v in values):
+        if not starts or len(set(values)) < len(values):
+            continue
+        dense = shared and _rows(whole)[0] == 1 and placed.isdisjoint(values)
+        if all(_is_placeable(v) and (dense or uses[v] == 1) for v in values):
+            placed.update(values)
             pairs = zip(values, starts, strict=True)
             yield tuple(Part(call, whole, start) for (call, _), start in pairs)  # type: ignore[arg-type]
 

@@ -51,6 +51,8 @@ def joined(
 @example([32] * 25, 2, "", (1, 4, 0), AVX2, 0)
 @example([12, 20, 4, 28], 2, "reversed", (2, 2, 0), AVX2, 0)
 @example([1, 1, 1], 0, "sum", (0, 1, 1), HOST, 0)
+@example([3, 1, 2] * 5, 0, "sum", (0, 2, 3), HOST, 1)
+@example([2] * 500, 1, "", (1, 0, 3), HOST, 2)
 def test_whatever_is_joined(
     sizes: list[int], axis: int, tail: str, shape: tuple[int, int, int], target: Target, seed: int
 ) -> None:

@@ -66,12 +66,13 @@ def test_dimensions_without_a_window_are_joined(module: IRModule, images: tuple[
     "module",
     [
         convolution((1, 5, 6, 7, 4), (3, 3, 3), (1, 1, 1)),
+        convolution((1, 5, 6, 7, 4), (1, 1, 1), (1, 1, 1)),
         convolution((1, 5, 6, 7, 4), (1, 3, 3), (2, 1, 1)),
         convolution((1, 5, 6, 7, 4), (3, 1, 3), (1, 1, 1)),
         convolution((1, 5, 6, 7, 4), (3, 1, 1), (1, 1, 2)),
         pooling("avg_pool", (1, 4, 5, 6, 3), (3, 3, 1), counted=((1, 1), (1, 1), (0, 0))),
     ],
-    ids=["volume", "every other frame", "two of three", "a stride", "averages"],
+    ids=["volume", "pixels", "every other frame", "two of three", "a stride", "averages"],
 )
 def test_windows_of_volumes_stay(module: IRModule) -> None:
     (window,) = windows(legalize(module, TARGET))

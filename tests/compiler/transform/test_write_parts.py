@@ -10,7 +10,16 @@ import pytest
 from tunefarm.compiler.build import build_function
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.evaluate import evaluate
-from tunefarm.compiler.ir import Constant, Expr, Function, IRModule, TensorType, Tuple, Var
+from tunefarm.compiler.ir import (
+    Constant,
+    Expr,
+    Function,
+    IRModule,
+    TensorType,
+    Tuple,
+    Var,
+    tensor_type,
+)
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.packing import pack
 from tunefarm.compiler.row_pitch import RowPitch, with_row_pitch
@@ -165,6 +174,49 @@ def test_what_others_read_or_lies_oddly_is_copied() -> None:
     assert "concat" in labels(built(call("conv", with_input, weight(5, 24, 1, 1)), x))
     twice = call("concat", first, first, axis=1)
     assert "concat" in labels(built(call("conv", twice, weight(5, 32, 1, 1)), x))
+
+
+def steps(x: Var, count: int) -> list[Expr]:
+    """States of a recurrent network: each one is made of the one before."""
+    width = tensor_type(x).shape[-1]
+    matrix = Constant((0.5 * weight(width, width).data / width**0.5).astype("float32"))
+    states: list[Expr] = [x]
+    for _ in range(count):
+        states.append(call("tanh", call("matmul", states[-1], matrix)))
+    return states[1:]
+
+
+@pytest.mark.parametrize("count", [2, 7, 120])
+def test_steps_of_a_recurrent_network_are_read_where_they_are_joined(count: int) -> None:
+    x = Var("x", TensorType((1, 32), "float32"))
+    lib = built(call("concat", *steps(x, count), axis=0), x)
+    assert "concat" not in labels(lib)
+    # Read again later than the whole is, which a kernel might overwrite else.
+    states = steps(x, count)
+    whole = call("matmul", call("concat", *states, axis=0), weight(32, 32))
+    again = call("add", whole, call("softmax", states[0], axis=-1))
+    lib = built(Tuple((again, call("exp", states[-2]))), x)
+    assert "concat" not in labels(lib)
+
+
+def test_a_dense_part_is_read_beside_the_whole() -> None:
+    """By the kernel that would take the whole's place: it has one of its own."""
+    x = Var("x", TensorType((2, 16), "float32"))
+    parts = [call("softmax", x, axis=-1), call("tanh", x)]
+    whole = call("concat", *parts, axis=0)
+    turned = call("slice", parts[0], begin=(1, 15), size=(2, 16), strides=(-1, -1))
+    body = call("add", call("softmax", whole, axis=-1), call("concat", turned, turned, axis=0))
+    built(call("softmax", body, axis=-1), x)
+
+
+def test_a_part_of_two_wholes_or_that_is_a_result_is_copied() -> None:
+    x = Var("x", TensorType((2, 16), "float32"))
+    first, second = call("softmax", x, axis=-1), call("tanh", x)
+    both = [call("concat", *parts, axis=0) for parts in ((first, second), (second, first))]
+    lib = built(Tuple(tuple(call("matmul", b, weight(16, 3)) for b in both)), x)
+    assert labels(lib).count("concat") == 1
+    lib = built(Tuple((call("concat", first, second, axis=0), first)), x)
+    assert "concat" in labels(lib)
 
 
 def test_parts_share_the_place_and_the_life_of_the_whole() -> None:
