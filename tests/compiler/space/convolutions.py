@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from sketch_harness import draw, verify
 from tunefarm.compiler.ir import Expr, Function, TensorType, Var
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.space import Config, ConfigSpace
@@ -61,3 +62,11 @@ def default_with(space: ConfigSpace, **knobs: int) -> Config:
 def random_configs(space: ConfigSpace, rng: np.random.Generator, count: int) -> list[Config]:
     rows = space.sample(rng, 200)
     return [space.decode(r) for r in rows[space.valid(rows)][:count]]
+
+
+def verify_configs(function: Function, target: Target, space: ConfigSpace, seed: int) -> None:
+    """The default and two random configs agree with the function, on random operands."""
+    rng = np.random.default_rng(seed)
+    arrays = draw(function, rng)
+    for config in [space.default, *random_configs(space, rng, 2)]:
+        verify(function, target, config, arrays)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from convolutions import convolution, default_with, random_configs, space_by
+from convolutions import convolution, default_with, space_by, verify_configs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sketch_harness import draw, verify
@@ -61,11 +61,7 @@ def test_odd_shapes_under_random_configs(
         (n, h, w, channels), padding=((top, bottom), (left, right)), bias=bias,
         residual=residual, relu=relu,
     )  # fmt: skip
-    rng = np.random.default_rng(seed)
-    arrays = draw(function, rng)
-    space = space_of(function)
-    for config in [space.default, *random_configs(space, rng, 2)]:
-        verify(function, target, config, arrays)
+    verify_configs(function, target, space_of(function), seed)
 
 
 @pytest.mark.parametrize("target", [HOST, AVX2, Target("llvm -mcpu=apple-m1 -num-cores=1")])

@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 import pytest
-from convolutions import WIDE, convolution, random_configs
+from convolutions import WIDE, convolution, verify_configs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sketch_harness import draw, verify
@@ -181,11 +181,7 @@ def test_odd_shapes_under_random_configs(
         (n, h, w, c), o, ((top, bottom), (left, right)), bias, residual, relu,
         strides=(stride, stride),
     )  # fmt: skip
-    rng = np.random.default_rng(seed)
-    arrays = draw(function, rng)
-    space = winograd_space(function)
-    for config in [space.default, *random_configs(space, rng, 2)]:
-        verify(function, HOST, config, arrays)
+    verify_configs(function, HOST, winograd_space(function), seed)
 
 
 @settings(max_examples=8, deadline=None, derandomize=True, database=None)
@@ -205,11 +201,7 @@ def test_seven_taps_of_stride_2_under_random_configs(
         residual, kernel=(7, 7), strides=(2, 2), data_layout="NSC" if channels_last else "NCS",
         out_layout="NSC",
     )  # fmt: skip
-    rng = np.random.default_rng(seed)
-    arrays = draw(function, rng)
-    space = winograd_space(function)
-    for config in [space.default, *random_configs(space, rng, 2)]:
-        verify(function, HOST, config, arrays)
+    verify_configs(function, HOST, winograd_space(function), seed)
 
 
 @settings(max_examples=10, deadline=None, derandomize=True, database=None)
@@ -227,11 +219,7 @@ def test_groups_under_random_configs(
         (n, *size, groups * c), groups * o, bias=bias, residual=residual,
         strides=(stride, stride), groups=groups,
     )  # fmt: skip
-    rng = np.random.default_rng(seed)
-    arrays = draw(function, rng)
-    space = winograd_space(function)
-    for config in [space.default, *random_configs(space, rng, 2)]:
-        verify(function, HOST, config, arrays)
+    verify_configs(function, HOST, winograd_space(function), seed)
 
 
 @pytest.mark.parametrize("groups", [1, 3])

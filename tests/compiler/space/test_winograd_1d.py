@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from convolutions import WIDE, convolution, default_with, random_configs, space_by
+from convolutions import WIDE, convolution, default_with, random_configs, space_by, verify_configs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sketch_harness import draw, verify
@@ -91,11 +91,7 @@ def test_odd_shapes_under_random_configs(
         (n, h, w, c), o, ((top, bottom), (left, right)), bias, residual, relu,
         strides=(stride, stride),
     )  # fmt: skip
-    rng = np.random.default_rng(seed)
-    arrays = draw(function, rng)
-    space = space_of(function)
-    for config in [space.default, *random_configs(space, rng, 2)]:
-        verify(function, HOST, config, arrays)
+    verify_configs(function, HOST, space_of(function), seed)
 
 
 KERNELS = [(1, 3), (3, 1), (1, 5), (5, 1), (5, 5), (1, 7), (7, 1), (7, 7), (3, 5), (5, 2), (2, 7)]
@@ -120,11 +116,7 @@ def test_other_kernels_under_random_configs(
         (n, max(h, 1), max(w, 1), c), o, ((top, bottom), (left, right)), residual=residual,
         kernel=kernel,
     )  # fmt: skip
-    rng = np.random.default_rng(seed)
-    arrays = draw(function, rng)
-    space = space_of(function)
-    for config in [space.default, *random_configs(space, rng, 2)]:
-        verify(function, HOST, config, arrays)
+    verify_configs(function, HOST, space_of(function), seed)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from convolutions import WIDE, convolution, default_with, random_configs, space_by
+from convolutions import WIDE, convolution, default_with, space_by, verify_configs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sketch_harness import draw, verify
@@ -63,11 +63,7 @@ def test_odd_shapes_under_random_configs(
     h, w = max(h, 5 - top - bottom), max(w, 5 - left - right)
     w = min(w, 10 - left - right)  # two columns of tiles
     function = convolution((n, h, w, c), o, ((top, bottom), (left, right)), bias, residual, relu)
-    rng = np.random.default_rng(seed)
-    arrays = draw(function, rng)
-    space = space_of(function)
-    for config in [space.default, *random_configs(space, rng, 2)]:
-        verify(function, HOST, config, arrays)
+    verify_configs(function, HOST, space_of(function), seed)
 
 
 @pytest.mark.parametrize(
