@@ -27,7 +27,7 @@ from tunefarm.compiler.space.winograd.apply import (
     place_products,
     place_tiles,
 )
-from tunefarm.compiler.space.winograd.memory import BY_COLUMN
+from tunefarm.compiler.space.winograd.memory import BY_COLUMN, tile_padding
 from tunefarm.compiler.space.winograd.transforms import filter_transform
 from tunefarm.compiler.summary import nominal_flops
 from tunefarm.compiler.target import Target
@@ -49,7 +49,9 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     program = create_pooled(p, bands, tile, lanes)
     value, result = s.remaining_blocks(program)[STAGES:]
     rolled = is_rolled(c, tile, target)
-    program, write = hold_stages(program, c, lanes, knob["by_row"] == BY_COLUMN, rolled)
+    program, write = hold_stages(
+        program, tile_padding(c, lanes), knob["by_row"] == BY_COLUMN, rolled
+    )
     width = knob["nv"] * lanes
     layout = PackedLayout(
         ((), (), (), (width,)), (3, 0, 1, 2, 4), filter_transform(tile, c.stride, c.taps)

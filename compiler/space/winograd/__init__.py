@@ -7,7 +7,8 @@ additions.
         for point: product of a plane and the panel's weights          as ``contraction`` tiles it
         transform back, epilogue                        the results of a tile, in registers
 
-Of a convolution in groups a block has the panels of one group, and its inputs alone.
+Of a convolution in groups a block has the panels of one group, and its inputs alone. A few channels
+beyond whole vectors are transformed by themselves, with the tiles of a row as lanes (``lone.py``).
 
 With ``by_row`` a panel's products are made and transformed back a row of tiles at a time, with 2 a
 register tile of a row, with 3 in registers, a column of its points at a time. Where blocks differ

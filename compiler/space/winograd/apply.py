@@ -9,7 +9,7 @@ import numpy as np
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import Config
-from tunefarm.compiler.space.nests import extent_of, own_loops
+from tunefarm.compiler.space.nests import extent_of, loop_of, own_loops
 from tunefarm.compiler.space.prefetch import (
     PackedWeights,
     prefetch_ahead,
@@ -18,12 +18,14 @@ from tunefarm.compiler.space.prefetch import (
 )
 from tunefarm.compiler.space.tiles import in_parallel, in_registers, place_sums
 from tunefarm.compiler.space.winograd.convolution import Convolution, convolution_of
+from tunefarm.compiler.space.winograd.counts import lone_lanes
 from tunefarm.compiler.space.winograd.ends import ends_of
 from tunefarm.compiler.space.winograd.memory import (
     BY_COLUMN,
     BY_GROUP,
     has_short_tiles,
     held_tiles,
+    lone_channels,
     product_padding,
     shared_tiles,
     tile_padding,
@@ -53,7 +55,9 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     columns = {name: np.array([value]) for name, value in knob.items()}
     ends = ends_of(c, columns)
     rolled = is_rolled(c, tile, target)
-    program, final, write = _prepared(c, tile, ends, lanes, knob["by_row"] == BY_COLUMN, rolled)
+    lone = int(lone_channels(c, target, lanes, columns)[0])
+    by_column = knob["by_row"] == BY_COLUMN
+    program, final, write = _prepared(c, tile, ends, lanes, lone, by_column, rolled)
     width = knob["nv"] * lanes
     transform = filter_transform(tile, c.stride, c.taps)
     program = s.transform_layout(program, c.filter_param, packed_filters(c, width, transform))
@@ -77,6 +81,8 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     image = (rows, c.tiles(tile)[1])
     block = None if shared else outer[-1]
     program = place_tiles(program, c, block, image, target, rolled=rolled)
+    if lone:
+        program = _place_lone_tiles(program, outer[-1], image, lanes, rolled=rolled)
     if phases(c.taps) > 1:
         program = place_phases(program, outer[-1])
     program, top = s.fuse(program, *outer)
@@ -89,14 +95,15 @@ def _prepared(
     tile: tuple[int, int],
     ends: Ends | None,
     lanes: int,
+    lone: int,
     by_column: bool,
     rolled: bool,
 ) -> tuple[PrimFunc, str, str | None]:
     """What many configs have in common: the stages with their buffers; the program, and the blocks
     that make the result and write the products, if these leave the registers."""
-    program = create_winograd(c, tile, lanes, ends)
+    program = create_winograd(c, tile, lanes, ends, lone)
     final = s.remaining_blocks(program)[-1]
-    program, write = hold_stages(program, c, lanes, by_column, rolled)
+    program, write = hold_stages(program, tile_padding(c, lanes, lone), by_column, rolled)
     return program, final, write
 
 
@@ -112,11 +119,11 @@ def is_rolled(c: Convolution, tile: tuple[int, int], target: Target) -> bool:
 
 
 def hold_stages(
-    program: PrimFunc, c: Convolution, lanes: int, by_column: bool, rolled: bool
+    program: PrimFunc, padding: int, by_column: bool, rolled: bool
 ) -> tuple[PrimFunc, str | None]:
-    """The stages in registers and on the thread's stack; and the block that writes the products
-    there, where these leave the registers. Half-transformed tiles that are ``rolled`` stand on the
-    stack too.
+    """The stages in registers and on the thread's stack, with ``padding`` behind the channels of a
+    transformed tile; and the block that writes the products there, where these leave the registers.
+    Half-transformed tiles that are ``rolled`` stand on the stack too.
     """
     half = "local" if rolled else "register"
     scopes, write = {"window": "register", "rows_in": half, "rows_out": half}, None
@@ -126,7 +133,7 @@ def hold_stages(
         program, write = s.cache_write(program, "product", "register")
     for block, scope in scopes.items():
         program = s.set_scope(program, block, scope)
-    return s.set_scope(program, "tile_in", "local", padding=tile_padding(c, lanes)), write
+    return s.set_scope(program, "tile_in", "local", padding=padding), write
 
 
 def packed_filters(c: Convolution, width: int, transform: str) -> PackedLayout:
@@ -268,6 +275,35 @@ def place_tiles(
     if block is not None:
         return program
     return in_parallel(program, vector, nominal_flops(c.function), target)
+
+
+def _place_lone_tiles(
+    program: PrimFunc, block: Var, image: tuple[int | None, int], lanes: int, *, rolled: bool
+) -> PrimFunc:
+    """The tiles of a block's lone channels, a vector of a row of them at a time, and the pixels
+    that these read."""
+    rows, columns = image
+    half = "local" if rolled else "register"
+    for name, scope in {"lone_in": "local", "lone_rows": half, "lone_window": "register"}.items():
+        program = s.set_scope(program, name, scope)
+    program = s.compute_at(program, "lone_in", block)
+    own = own_loops(program, "lone_in", block)
+    every = s.find_block(program, "lone_in").iters[-2]
+    row = loop_of(program, "lone_in", every, own)
+    if rows is not None and row is not None and extent_of(program, row) < every.extent:
+        program = s.limit(program, row, rows)
+    i, j, *outer, column = own
+    program, (vector, lane) = s.split(program, column, lone_lanes(columns, lanes))
+    program = s.reorder(program, *outer, vector, i, j, lane)
+    program = in_registers(program, (j,) if rolled else (i, j), lane)
+    program, inner = place_half(program, "lone_rows", vector if rolled else i, rolled)
+    program = place_in_registers(program, "lone_window", inner if rolled else vector)
+    program = s.compute_at(s.set_scope(program, "plane", "local"), "plane", block)
+    own = own_loops(program, "plane", block)
+    pixel = loop_of(program, "plane", s.find_block(program, "plane").iters[-2], own)
+    if pixel is None:
+        return program
+    return s.unroll(s.reorder(program, *own[own.index(pixel) + 1 :], pixel), pixel)
 
 
 def place_phases(program: PrimFunc, block: Var) -> PrimFunc:

@@ -9,6 +9,8 @@ from tunefarm.compiler.space.columns import Numbers, whole
 from tunefarm.compiler.space.config import Columns
 from tunefarm.compiler.space.winograd.convolution import Convolution
 
+SHORT_VECTORS = (4, 8)  # lanes
+
 
 def points(c: Convolution, k: Columns) -> Numbers:
     """Products of a tile."""
@@ -66,3 +68,13 @@ def tile_rows(c: Convolution, k: Columns) -> Numbers:
 
 def tile_columns(c: Convolution, k: Columns) -> Numbers:
     return -(-c.width // whole(k, "tile_w"))
+
+
+def lone_lanes(columns: int, lanes: int) -> int:
+    """Lanes of a vector of a row's tiles, of a channel that is transformed by itself."""
+    return next((n for n in SHORT_VECTORS if columns <= n < lanes), lanes)
+
+
+def lone_vectors(c: Convolution, lanes: int, k: Columns) -> Numbers:
+    """Vectors of a row's tiles, of a channel that is transformed by itself."""
+    return -(-tile_columns(c, k) // lanes)

@@ -25,6 +25,7 @@ from tunefarm.compiler.space.winograd.convolution import Convolution
 from tunefarm.compiler.space.winograd.counts import (
     filters,
     group_panels,
+    lone_vectors,
     panels_of,
     points,
     tile_columns,
@@ -44,6 +45,8 @@ from tunefarm.compiler.space.winograd.memory import (
     BY_GROUP,
     copied_elements,
     held_bytes,
+    lone_channels,
+    lone_pixels,
     shared_tiles,
     tile_bytes,
     tiles_of_block,
@@ -57,12 +60,12 @@ MESH_PART = 4  # of the second cache, for them on a mesh
 SPILLED_POINTS = 49  # more of a tile leave the registers again and again
 HELD = 0.5  # of a transform's cycles, from products that the first cache holds
 SHORTER = 0.4  # of a vector, what one of at most half of the lanes saves (Zen 4)
-ROOMY, CROWDED = (
-    0.5,
-    0.5,
-)  # shares: of the second cache in a block, of cycles more beyond it (Zen 3)
+# Shares: of the second cache in a block, of the cycles of transforms more beyond it. Zen 3; blocks
+# of 0.75 of it take 1.03 to 1.06 × the time of those of half on a Zen 5, too.
+ROOMY, CROWDED = 0.5, 0.5
 FIRST_LOAD = 0.5  # of a vector of weights, by the first tile of rows (Emerald Rapids)
 COPY_CYCLES = 1.5  # of an element of a phase
+LONE_CYCLES = 1.0  # of a pixel of a channel that is transformed by itself
 LEAST_GROUP = 7  # rows of a register tile, where terms are more than a vector
 LEAST_SUMS = 7  # of a register tile where two multiply-adds begin in a clock (``_in_groups``)
 WORST_GROUP = 1.15  # times the cycles of a row of tiles, for the first cache to hold its products
@@ -103,15 +106,18 @@ def _transform_cycles(c: Convolution, target: Target, lanes: int, k: Columns) ->
     """Of the tiles on their way in and out, and of the copies by phase that they are read from."""
     products, (row_blocks, panel_blocks) = points(c, k), block_counts(c, lanes, k)
     times = row_blocks * np.where(shared_tiles(c, target, lanes, k), 1, panel_blocks)
-    vectors_in = times * transformed_tiles(c, target, lanes, k) * -(-c.depth // lanes)
+    lone, tiles = lone_channels(c, target, lanes, k), transformed_tiles(c, target, lanes, k)
+    rows = times * -(-tiles // tile_columns(c, k)) * lone
+    vectors_in = times * tiles * -(-(c.depth - lone) // lanes) + rows * lone_vectors(c, lanes, k)
     held = np.where(whole(k, "by_row") == BY_GROUP, HELD, 1.0)
     outputs = c.groups * -(-c.group_outputs // lanes)
     vectors_out = row_blocks * tiles_of_block(c, k) * outputs * held
     spilled = np.where(products > SPILLED_POINTS, 2.0, 1.0)
     moved = TRANSFORM_CYCLES * spilled * products * (vectors_in + vectors_out)
-    if target.has_few_registers:
+    if not target.has_mesh:
         share = held_bytes(c, target, lanes, k) / target.l2_bytes
         moved = moved * (1 + CROWDED * np.clip(share - ROOMY, 0.0, 1.0))
+    moved = moved + LONE_CYCLES * rows * lone_pixels(c, k)
     return moved + COPY_CYCLES * row_blocks * panel_blocks * copied_elements(c, lanes, k)
 
 
@@ -200,7 +206,8 @@ def default_of(c: Convolution, target: Target, lanes: int) -> tuple[Config, floa
     streamed = filters(c, chosen)[0] * c.depth * c.outputs * 4 > target.l2_bytes
     # Many hints at once hold up the loads; in 16 registers a step has too few multiply-adds.
     most = (1 if target.has_mesh else 2) if streamed and not target.has_few_registers else 4
-    found["ku"] = max(int(u) for u in choices["ku"] if int(u) <= most and c.depth % int(u) == 0)
+    steps = c.depth - int(lone_channels(c, target, lanes, chosen)[0])
+    found["ku"] = max(int(u) for u in choices["ku"] if int(u) <= most and steps % int(u) == 0)
     found["next_panel"] = int(found["by_row"] != BY_COLUMN)
     return {"sketch": NAME, **found}, estimate
 

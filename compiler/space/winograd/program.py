@@ -6,6 +6,7 @@
     rows_in[i, t, j, c]    = Σ Bᵀ[i, y] · window[t, y, j, c]
     tile_in[i, j, t, c]    = Σ rows_in[i, t, x, c] · Bᵀ[j, x]
     product[i, j, t, o]    = Σ tile_in[i, j, t, c] · w[f(i), f(j), c, o]      c: of o's group
+                             or lone_in[i, j, c, t]                           (``lone.py``)
     rows_out[r, t, j, o]   = Σ Aᵀ[r, i] · product[i, j, t, o]
     y[n, h, w, o]          = Σ rows_out[h % m, t, j, o] · Aᵀ[w % m, j]
 
@@ -19,10 +20,9 @@ The last row and the last column of tiles may have fewer results, which need few
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from typing import TypeAlias
+from functools import lru_cache
 
 from tunefarm.compiler import te
 from tunefarm.compiler.space.program import create_program, fold_epilogue
@@ -31,19 +31,11 @@ from tunefarm.compiler.space.winograd.convolution import (
     has_pixels,
     image_size,
 )
-from tunefarm.compiler.space.winograd.transforms import (
-    Matrix,
-    Parts,
-    Transforms,
-    continuation,
-    phases,
-)
+from tunefarm.compiler.space.winograd.lone import LONE_STAGES, lone_tiles
+from tunefarm.compiler.space.winograd.sums import Values, continued, transformed
+from tunefarm.compiler.space.winograd.transforms import Transforms, phases
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.ir import Expr
-
-Values: TypeAlias = Callable[[int], Expr]
-Terms: TypeAlias = tuple[tuple[int, float], ...]
-"""Elements of a vector and their factors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +75,17 @@ class Ends:
 
 @lru_cache(maxsize=64)
 def create_winograd(
-    c: Convolution, tile: tuple[int, int], lanes: int, ends: Ends | None = None
+    c: Convolution, tile: tuple[int, int], lanes: int, ends: Ends | None = None, lone: int = 0
 ) -> PrimFunc:
-    """The plain loops of the stages and of what is fused behind them, as one last block."""
+    """The plain loops of the stages and of what is fused behind them, as one last block; the last
+    ``lone`` channels with tiles side by side."""
     kernel = (*(c.transforms(t).filters for t in tile), c.depth, *c.output_axes)
     program = create_program(
         c.function,
-        computes={c.anchor: lambda args: _stages(c, tile, lanes, ends, args)},
+        computes={c.anchor: lambda args: _stages(c, tile, lanes, ends, lone, args)},
         shapes={c.function.params[c.filter_param]: kernel},
     )
-    return fold_epilogue(program, 5 if phases(c.taps) == 1 else 6)
+    return fold_epilogue(program, 5 + (phases(c.taps) > 1) + (LONE_STAGES if lone else 0))
 
 
 def _stages(
@@ -100,9 +93,10 @@ def _stages(
     tile: tuple[int, int],
     lanes: int,
     ends: Ends | None,
+    lone: int,
     args: Sequence[te.Tensor],
 ) -> te.Tensor:
-    rows_out = half_transformed(c, tile, lanes, ends, args)
+    rows_out = half_transformed(c, tile, lanes, ends, args, lone)
     rows, columns = c.tiles(tile)
 
     def result(n: Expr, h: Expr, v: Expr, *o: Expr) -> Expr:
@@ -118,19 +112,29 @@ def half_transformed(
     lanes: int,
     ends: Ends | None,
     args: Sequence[te.Tensor],
+    lone: int = 0,
 ) -> te.Tensor:
     """The products of all tiles, their rows transformed back: ``rows_out``."""
     x, w = args
     above, across = (c.transforms(t) for t in tile)
     rows, columns = c.tiles(tile)
-    tile_in = transformed_tiles(c, tile, lanes, (above, across), x, fewer=ends is not None)
-    k = te.reduce_axis(c.depth, "k")
+    tile_in = transformed_tiles(
+        c, tile, lanes, (above, across), x, fewer=ends is not None, lone=lone
+    )
+    abreast = lone_tiles(c, tile, lanes, x, lone) if lone else None
+    k, whole = te.reduce_axis(c.depth, "k"), c.depth - lone
+
+    def value(i: Expr, j: Expr, t: Expr, *group: Expr) -> Expr:
+        if abreast is None:
+            return tile_in[i, j, t, *group, k]
+        other = abreast[i, j, te.maximum(k, whole) - whole, t // columns, t % columns]
+        return te.if_then_else(k < whole, tile_in[i, j, t, te.minimum(k, whole - 1)], other)
 
     def term(i: Expr, j: Expr, t: Expr, *o: Expr) -> te.Reduce:
         weight = w[filter_of(above, i), filter_of(across, j), k, *o]
         group = o[:-1]
         if ends is None:
-            return te.sum(tile_in[i, j, t, *group, k] * weight, [k])
+            return te.sum(value(i, j, t, *group) * weight, [k])
         factors = tile_in[i, j, ends.source(j, t), *group, k] * weight
         return te.sum(te.if_then_else(ends.made(i, j, t), factors, te.const(0, "float32")), [k])
 
@@ -176,14 +180,17 @@ def transformed_tiles(
     x: te.Tensor,
     *,
     fewer: bool,
+    lone: int = 0,
 ) -> te.Tensor:
     """Both transforms of the inputs of all tiles, those of rows and of columns: ``tile_in``. With
-    ``fewer`` products may be left out of the last row and the last column of tiles."""
+    ``fewer`` products may be left out of the last row and the last column of tiles. The last
+    ``lone`` channels are left out."""
     above, across = matrices
     rows, columns = c.tiles(tile)
     count = c.batch * rows * columns
     apart = _apart(c, x, tile, lanes) if phases(c.taps) > 1 else None
-    channels = c.tile_axes(lanes)
+    *groups, last = c.tile_axes(lanes)
+    channels = (*groups, last - lone)
     step = [size * c.stride // phases(c.taps) for size in tile]
 
     def row_of(t: Expr) -> Expr:
@@ -215,28 +222,6 @@ def transformed_tiles(
     return te.compute((above.points, across.points, count, *channels), by_columns, "tile_in")
 
 
-def continued(value: Values, extent: int, size: int, place: Expr, taps: int = 3) -> Values:
-    """The inputs ``value(y)`` of the tile at ``place`` of a row or a column of tiles. Of the last
-    tile those that no result needs are such that products may be left out."""
-    results = extent % size
-    if results == 0:
-        return value
-    factors = continuation(size, results, taps)
-
-    def last(y: int) -> Expr:
-        first = y - len(factors)
-        if first < 0:
-            return value(y)
-        return _added([_scaled(last(first + k), f) for k, f in enumerate(factors) if f != 0])
-
-    def chosen(y: int) -> Expr:
-        if not len(factors) <= y < size + taps - 2:  # the last input is infinity's alone
-            return value(y)
-        return te.if_then_else(place.equal(extent // size), last(y), value(y))
-
-    return chosen
-
-
 def _padded(c: Convolution, x: te.Tensor, image: Expr, row: Expr, column: Expr, *of: Expr) -> Expr:
     """The input of channel ``of`` at a place counted from the padding's corner, 0 beyond it."""
     if c.parts > 1:
@@ -260,38 +245,3 @@ def _apart(c: Convolution, x: te.Tensor, tile: tuple[int, int], lanes: int) -> t
         return te.if_then_else(q < c.depth, value, te.const(0, x.dtype))
 
     return te.compute((c.batch, *sizes, c.tile_channels(lanes)), data, "phases")
-
-
-def transformed(matrix: Matrix, parts: Parts, row: Expr, value: Values) -> Expr:
-    """Row ``row`` of ``matrix`` times a vector: a sum of its own for each row, without zeros. What
-    rows have in common is one node."""
-    value = cache(value)
-    part = cache(lambda terms: _added([_scaled(value(k), factor) for k, factor in terms]))
-    sums = [_sum_of(coefficients, parts, part) for coefficients in matrix]
-    return te.one_of(row, sums)
-
-
-def _sum_of(coefficients: Sequence[float], parts: Parts, part_of: Callable[[Terms], Expr]) -> Expr:
-    """Σ c · v, part by part. What two rows for ±p have in common is then the same expression:
-
-    (d4 - B·d2) + (d3 - B·d1)·p   and   (d4 - B·d2) + (d3 - B·d1)·(-p)
-    """
-    sums: list[Expr] = []
-    for part in parts:
-        places = [k for k in reversed(part) if coefficients[k] != 0]
-        if places:
-            scale = coefficients[places[0]]
-            terms = tuple((k, coefficients[k] / scale) for k in places)
-            sums.append(_scaled(part_of(terms), scale))
-    return _added(sums)
-
-
-def _scaled(value: Expr, factor: float) -> Expr:
-    return value if factor == 1 else value * factor
-
-
-def _added(terms: Sequence[Expr]) -> Expr:
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total

@@ -17,7 +17,8 @@ from tunefarm.compiler import te
 from tunefarm.compiler.ir import tensor_type
 from tunefarm.compiler.space.program import create_program, fold_epilogue
 from tunefarm.compiler.space.winograd.convolution import image_size
-from tunefarm.compiler.space.winograd.program import Values, continued, filter_of, transformed
+from tunefarm.compiler.space.winograd.program import filter_of
+from tunefarm.compiler.space.winograd.sums import Values, continued, transformed
 from tunefarm.compiler.space.winograd_1d.convolution import RowConvolution, in_order
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.ir import Expr

@@ -19,7 +19,8 @@ from functools import lru_cache
 from tunefarm.compiler import te
 from tunefarm.compiler.space.program import create_program, fold_epilogue
 from tunefarm.compiler.space.winograd.convolution import Convolution
-from tunefarm.compiler.space.winograd.program import result_of, transformed, transformed_tiles
+from tunefarm.compiler.space.winograd.program import result_of, transformed_tiles
+from tunefarm.compiler.space.winograd.sums import transformed
 from tunefarm.compiler.space.winograd_online.transforms import (
     POINTS,
     TAPS,

@@ -58,7 +58,7 @@ def _pieces(loop: For, ranges: Ranges) -> list[tuple[int, int]]:
     """The first and the last iteration of each part that is to be a loop, the whole one if none."""
     low, high = range_of(loop, ranges)
     constant = isinstance(loop.start, Const) and isinstance(loop.extent, Const)
-    if not constant or not loop.is_serial or loop.prefetch:
+    if not constant or not loop.is_serial:
         return [(low, high)]
     inner = {below.var: range_of(below, ranges) for below in loops_below(loop.body)}
     starts = {
