@@ -15,6 +15,7 @@ from tunefarm.compiler.dtypes import numpy_dtype
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.ir import TensorType
 from tunefarm.compiler.runtime import dlpack
+from tunefarm.compiler.target import STAGGER_BYTES, STAGGER_PERIOD
 
 Array: TypeAlias = NDArray[Any]
 
@@ -57,6 +58,18 @@ def aligned_empty(tensor: TensorType) -> Array:
     dtype = numpy_dtype(tensor.dtype)
     raw = np.empty(prod(tensor.shape) * dtype.itemsize + ALIGNMENT, np.uint8)
     return np.ndarray(tensor.shape, dtype, raw, -address(raw) % ALIGNMENT)
+
+
+def empty_apart(tensor: TensorType, other: Array | None) -> Array:
+    """An uninitialised aligned array that begins as far from another one as a kernel's result from
+    its operand in the memory of a model (``plan_memory``)."""
+    if other is None:
+        return aligned_empty(tensor)
+    dtype = numpy_dtype(tensor.dtype)
+    raw = np.empty(prod(tensor.shape) * dtype.itemsize + STAGGER_PERIOD + ALIGNMENT, np.uint8)
+    aligned = -address(raw) % ALIGNMENT
+    before = (address(raw) + aligned - address(other)) // ALIGNMENT * ALIGNMENT
+    return np.ndarray(tensor.shape, dtype, raw, aligned + (STAGGER_BYTES - before) % STAGGER_PERIOD)
 
 
 def aligned_copy(array: Array) -> Array:

@@ -16,9 +16,9 @@ from tunefarm.compiler.ir import TensorType
 from tunefarm.compiler.runtime.arrays import (
     Array,
     address,
-    aligned_empty,
     as_input,
     check_output,
+    empty_apart,
     lasting_bytes,
 )
 from tunefarm.compiler.runtime.cpu import check_features, check_machine, required_features
@@ -75,7 +75,7 @@ class KernelFunction:
             as_input(value, tensor, f"input {i} of {self.name}")
             for i, (value, tensor) in enumerate(zip(inputs, self.types[:count], strict=True))
         ]
-        results = self._empty_outputs() if outputs is None else outputs
+        results = self._empty_outputs(arrays) if outputs is None else outputs
         if len(results) != self.outputs:
             raise ShapeError(f"{self.name} has {self.outputs} outputs, got {len(results)}")
         for i, (array, tensor) in enumerate(zip(results, self.types[count:], strict=True)):
@@ -115,8 +115,9 @@ class KernelFunction:
             )
         return self.text if kind == "llvm" else assembly(self.text, self.target)
 
-    def _empty_outputs(self) -> tuple[Array, ...]:
-        return tuple(aligned_empty(t) for t in self.types[len(self.types) - self.outputs :])
+    def _empty_outputs(self, inputs: Sequence[Array] = ()) -> tuple[Array, ...]:
+        largest = max(inputs, key=lambda a: a.nbytes, default=None)
+        return tuple(empty_apart(t, largest) for t in self.types[len(self.types) - self.outputs :])
 
 
 def load_kernel(

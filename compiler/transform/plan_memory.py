@@ -29,9 +29,10 @@ from tunefarm.compiler.ir import (
     tensor_type,
 )
 from tunefarm.compiler.overwrite import overwritable
-from tunefarm.compiler.target import dtype_bytes
+from tunefarm.compiler.target import STAGGER_BYTES, STAGGER_PERIOD, dtype_bytes
 
 ALIGNMENT_BYTES = 64
+LARGE_BYTES = 1 << 15  # of a value behind which the next one begins in other sets of the caches
 
 Value: TypeAlias = tuple[Expr, int]
 """What is stored: a parameter, a constant, or one result (by index) of a call that is no view."""
@@ -186,6 +187,15 @@ def _aligned(size_bytes: int, alignment: int) -> int:
     return max(-(-size_bytes // alignment) * alignment, alignment)
 
 
+def _room(size_bytes: int, alignment: int) -> int:
+    """Bytes from a value to the next one, which begins ``STAGGER_BYTES`` further than a large one,
+    modulo their period."""
+    size = _aligned(size_bytes, alignment)
+    if size < LARGE_BYTES or STAGGER_BYTES % alignment:
+        return size
+    return size + (STAGGER_BYTES - size) % STAGGER_PERIOD
+
+
 def _fixed_places(main: Function, order: list[Expr]) -> dict[Value, Place]:
     places: dict[Value, Place] = {}
     for index, param in enumerate(main.params):
@@ -297,7 +307,7 @@ def _offsets(spans: Mapping[Value | Call, _Life], alignment: int) -> dict[Value 
     placed: list[tuple[int, int, _Life]] = []
     offsets: dict[Value | Call, int] = {}
     for key, life in sorted(spans.items(), key=lambda s: (-s[1].size_bytes, s[1].first)):
-        size, offset = _aligned(life.size_bytes, alignment), 0
+        size, offset = _room(life.size_bytes, alignment), 0
         for begin, end, other in placed:
             apart = other.last < life.first or life.last < other.first
             if not apart and offset < end and begin < offset + size:

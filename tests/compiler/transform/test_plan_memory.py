@@ -82,8 +82,8 @@ def check(main: Function, **options: object) -> MemoryPlan:
     return plan
 
 
-def chain(length: int) -> Function:
-    x = Var("x", TensorType((32, 32), "float32"))
+def chain(length: int, rows: int = 32) -> Function:
+    x = Var("x", TensorType((rows, 32), "float32"))
     y: Expr = x
     for _ in range(length):
         y = call("softmax", y, axis=-1)
@@ -92,6 +92,22 @@ def chain(length: int) -> Function:
 
 def test_a_chain_needs_two_buffers_whatever_its_length() -> None:
     assert check(chain(12)).arena_bytes == 2 * 32 * 32 * 4
+
+
+@pytest.mark.parametrize(("rows", "alignment", "padding"), [
+    (512, 64, 896), (511, 64, 0), (517, 64, 256), (512, 256, 0), (32, 64, 0),
+])  # fmt: skip
+def test_large_values_begin_in_other_sets_of_the_caches(
+    rows: int, alignment: int, padding: int
+) -> None:
+    """896 bytes beyond a multiple of 1024 from each other, where that keeps to the alignment."""
+    plan = check(chain(4, rows), alignment=alignment)
+    results = [plan.results(call)[0] for call in plan.calls]
+    first, second = sorted({place.at for place in results if place.store is Store.ARENA})
+    size = rows * 32 * 4
+    assert (first, second) == (0, size + padding)
+    assert padding == (896 - size) % 1024 or (rows, alignment) in ((512, 256), (32, 64))
+    assert plan.arena_bytes == second + size
 
 
 def test_one_kernel_needs_no_arena() -> None:
