@@ -154,8 +154,12 @@ def direct_cycles(p: Product, target: Target) -> float:
     for width in VECTORS:
         tile = np.array([r for r in up_to(ROWS, p.rows) if r * width + width + 1 <= registers])
         tiles, latency = -(-p.rows // tile), latency_of(target)
-        steps = term_cycles(p.rows, tile, width, LOAD_CYCLES, latency=latency)
-        multiply = -(-vectors // width) * (p.depth * steps + TILE_CYCLES * tiles)
+        full, last = (
+            p.depth * term_cycles(p.rows, tile, some, LOAD_CYCLES, latency=latency)
+            for some in (width, vectors % width)
+        )
+        panels, rest = vectors // width, min(vectors % width, 1)
+        multiply = panels * full + rest * last + (panels + rest) * TILE_CYCLES * tiles
         found.append(np.min(multiply, initial=np.inf) / target.num_cores)
     large = 4 * p.depth * p.columns > target.l2_bytes // 2  # smaller ones are read where they lie
     copied = _copied(p, 2.0) / target.num_cores if large else 0.0

@@ -188,6 +188,9 @@ def test_it_is_the_default_where_it_saves_enough(cores: int) -> None:
         ("znver5", (3136, 64, 256), (1,), "contraction", "contraction"),
         ("znver5", (3136, 256, 64), (1,), "contraction", "contraction"),
         ("znver5", (16, 64, 64), (1,), "contraction", "contraction"),
+        # Seven vectors, and five: half of them fill four, or three; 1.12 × and 1.2 ×.
+        ("znver5", (196, 448, 112), (1,), "contraction", "contraction"),
+        ("znver5", (196, 1024, 80), (1,), "contraction", "contraction"),
         ("znver4", (1024, 1024, 1024), (1,), "strassen_2", "strassen_2"),  # 0.92 × one level
         ("znver4", (512, 512, 512), (1,), "strassen_2", "strassen_2"),  # 0.92 ×, from memory 0.95
         ("znver4", (128, 768, 768), (1,), "strassen_2", "strassen"),  # 0.91 ×, from memory 1.18
