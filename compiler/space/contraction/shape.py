@@ -120,9 +120,17 @@ def is_strided(c: Contraction) -> bool:
 
 def whole_window(c: Contraction) -> int:
     """Taps of a depthwise window of two axes, which a tile may unroll together; 0 for others."""
-    count = prod(a.extent for a in c.reduce)
+    return _window(c) if _window(c) <= MAX_WINDOW else 0
+
+
+def is_large_window(c: Contraction) -> bool:
+    """Whether a depthwise window of two axes has more taps than a tile may unroll together."""
+    return _window(c) > MAX_WINDOW
+
+
+def _window(c: Contraction) -> int:
     axes = len([a for a in c.reduce if a.extent > 1])
-    return count if axes == 2 and count <= MAX_WINDOW and shares_vector(c) else 0
+    return prod(a.extent for a in c.reduce) if axes == 2 and shares_vector(c) else 0
 
 
 def row_by_row(c: Contraction, k: Mapping[str, Numbers]) -> Mask:

@@ -380,11 +380,20 @@ def test_wider_windows_run_a_row_of_taps_at_a_time(
     assert tuple(default[n] for n in ("rw", "rh", "nv", "ku")) == (wide, 1, 1, taps)
 
 
-def test_windows_too_large_to_unroll_have_a_default(recwarn: pytest.WarningsRecorder) -> None:
-    """7 × 7 taps of images beyond the second cache, as in ConvNeXt; NumPy warns of nothing."""
-    function = depthwise((56, 56), 96, (7, 7), padding=((3, 3), (3, 3)))
-    default = config_space(Workload.from_function(function), ZEN5).default
-    assert default["ku"] <= 7
+@pytest.mark.parametrize(("size", "channels", "stride", "ku"), [
+    (56, 96, 1, 7), (28, 256, 1, 7),
+    (28, 192, 2, 1),  # neighbours share fewer loads
+    (14, 512, 1, 1),  # pixels of 2 KB, which meet in two sets of the first cache
+])  # fmt: skip
+def test_windows_too_large_to_unroll_take_a_row_of_taps(
+    size: int, channels: int, stride: int, ku: int, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Also of images beyond the second cache, as in ConvNeXt; NumPy warns of nothing."""
+    padding = ((3, 3), (3, 3))
+    function = depthwise((size,) * 2, channels, (7, 7), padding=padding, strides=(stride,) * 2)
+    default = contraction_default(function, ZEN5)
+    assert default["ku"] == ku
+    assert contraction_default(function, Target("llvm -mcpu=znver3 -num-cores=1"))["ku"] < 7
     assert not recwarn.list
 
 
