@@ -74,9 +74,10 @@ _EXAMPLES = {
 MAX_CORES = 4096
 LINE_BYTES = 64  # of a cache
 STAGGER_BYTES, STAGGER_PERIOD = 896, 1024
-"""How large arrays of a kernel begin apart: so many bytes, modulo the period. Pixels of 1 or 2 KB
-meet in few sets of the first cache, those of an input and a result that begin alike in the same
-ones: depthwise layers of 256 and 512 channels take 1.5 to 2 × the time then (Zen 5)."""
+"""How far a kernel's result begins from its operand, where there is a choice: so many bytes, modulo
+the period. Pixels of 1 or 2 KB meet in few sets of the first cache, those of an operand and a
+result that begin alike in the same ones: depthwise layers of 256 and 512 channels take 1.5 to 2 ×
+the time then (Zen 5)."""
 SAME_SET_BYTES = 4096  # addresses so far apart end alike, and meet in one set of the first level
 _TEST_KINDS = frozenset({"sim"})
 _OPTIONS = ("mcpu", "mtriple", "num-cores", "mattr", "precision")

@@ -61,8 +61,8 @@ def aligned_empty(tensor: TensorType) -> Array:
 
 
 def empty_apart(tensor: TensorType, other: Array | None) -> Array:
-    """An uninitialised aligned array that begins as far from another one as a kernel's result from
-    its operand in the memory of a model (``plan_memory``)."""
+    """An uninitialised aligned array that begins ``STAGGER_BYTES`` from another one, modulo their
+    period, as large values that are neighbours in the memory of a model do (``plan_memory``)."""
     if other is None:
         return aligned_empty(tensor)
     dtype = numpy_dtype(tensor.dtype)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
 from tunefarm.compiler.errors import BuildError, ShapeError
 from tunefarm.compiler.ir import TensorType
 from tunefarm.compiler.runtime.arrays import (
@@ -57,7 +58,7 @@ class KernelFunction:
 
     def __call__(self, *inputs: object) -> tuple[Array, ...]:
         """The outputs, fresh arrays. Raises ShapeError if the inputs do not fit."""
-        results = self._empty_outputs()
+        results = self._empty_outputs([a for a in inputs if isinstance(a, np.ndarray)])
         self.bind(inputs, results)()
         return results
 
@@ -115,7 +116,7 @@ class KernelFunction:
             )
         return self.text if kind == "llvm" else assembly(self.text, self.target)
 
-    def _empty_outputs(self, inputs: Sequence[Array] = ()) -> tuple[Array, ...]:
+    def _empty_outputs(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         largest = max(inputs, key=lambda a: a.nbytes, default=None)
         return tuple(empty_apart(t, largest) for t in self.types[len(self.types) - self.outputs :])
 

@@ -124,9 +124,10 @@ def _most_unrolled(c: Contraction, target: Target, tile: Mapping[str, Value]) ->
 
 
 def _takes_rows_of_taps(c: Contraction, target: Target) -> bool:
-    """True for a depthwise window too large for all of its taps to be unrolled, of whose taps a row
-    is: they share what they read. 7 × 7 on 56² and 28² takes 0.82 to 0.91 × the time of a tap at a
-    time, 1.03 to 1.1 × two pixels apart and where pixels of 2 KB meet in few sets (Zen 5)."""
+    """True for a depthwise window too large for all of its taps to be unrolled, where a row of them
+    is, if it has no more than 8: they share what they read. 7 × 7 on 56² and 28² takes 0.82 to 0.91
+    of the time of a tap at a time, two pixels apart and where pixels of 2 KB meet in few sets 1.03
+    to 1.1 (Zen 5)."""
     last = row_axes(c)[1]
     if not is_large_window(c) or target.isa is not X86_64 or target.has_few_registers:
         return False

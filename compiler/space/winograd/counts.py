@@ -75,6 +75,13 @@ def lone_lanes(columns: int, lanes: int) -> int:
     return next((n for n in SHORT_VECTORS if columns <= n < lanes), lanes)
 
 
+def lone_columns(c: Convolution, tile: int, lanes: int) -> int:
+    """Tiles of a row in whole such vectors, each ``tile`` results wide."""
+    columns = -(-c.width // tile)
+    vector = lone_lanes(columns, lanes)
+    return -(-columns // vector) * vector
+
+
 def lone_vectors(c: Convolution, lanes: int, k: Columns) -> Numbers:
     """Vectors of a row's tiles, of a channel that is transformed by itself."""
     return -(-tile_columns(c, k) // lanes)

@@ -61,7 +61,8 @@ SPILLED_POINTS = 49  # more of a tile leave the registers again and again
 HELD = 0.5  # of a transform's cycles, from products that the first cache holds
 SHORTER = 0.4  # of a vector, what one of at most half of the lanes saves (Zen 4)
 # Shares: of the second cache in a block, of the cycles of transforms more beyond it. Zen 3; blocks
-# of 0.75 of it take 1.03 to 1.06 × the time of those of half on a Zen 5, too.
+# of 0.75 of it take 1.03 to 1.06 × the time of those of half on a Zen 5, too; others, of a mesh
+# apart, were not timed.
 ROOMY, CROWDED = 0.5, 0.5
 FIRST_LOAD = 0.5  # of a vector of weights, by the first tile of rows (Emerald Rapids)
 COPY_CYCLES = 1.5  # of an element of a phase

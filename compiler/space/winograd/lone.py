@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from tunefarm.compiler import te
 from tunefarm.compiler.space.winograd.convolution import Convolution, image_size
-from tunefarm.compiler.space.winograd.counts import lone_lanes
+from tunefarm.compiler.space.winograd.counts import lone_columns
 from tunefarm.compiler.space.winograd.sums import transformed
 from tunefarm.compiler.tir.ir import Expr
 
@@ -28,10 +28,9 @@ def lone_tiles(
     of whole vectors of tiles."""
     above, across = (c.transforms(size) for size in tile)
     down, step = (size * c.stride for size in tile)
-    rows, columns = c.tiles(tile)
+    rows, columns = c.tiles(tile)[0], lone_columns(c, tile[1], lanes)
     (height, width), (top, left) = image_size(c.anchor), c.padding
-    vector, first = lone_lanes(columns, lanes), c.depth - lone
-    vectors = -(-columns // vector) * vector
+    first = c.depth - lone
     zero = te.const(0, x.dtype)
 
     def pixel(n: Expr, k: Expr, y: Expr, p: Expr, q: Expr) -> Expr:
@@ -50,17 +49,17 @@ def lone_tiles(
         value = plane[image, k, at, place % step, t + place // step - before]
         return te.if_then_else(inside, value, zero)
 
-    of_row = (above.points, across.points, vectors)
+    of_row = (above.points, across.points, columns)
     window = te.compute((lone, c.batch * rows, *of_row), data, "lone_window")
 
     def by_rows(i: Expr, k: Expr, r: Expr, v: Expr, t: Expr) -> Expr:
         return transformed(above.data, above.data_parts, i, lambda y: window[k, r, y, v, t])
 
-    shape = (above.points, lone, c.batch * rows, across.points, vectors)
+    shape = (above.points, lone, c.batch * rows, across.points, columns)
     half = te.compute(shape, by_rows, "lone_rows")
 
     def by_columns(i: Expr, j: Expr, k: Expr, r: Expr, t: Expr) -> Expr:
         return transformed(across.data, across.data_parts, j, lambda v: half[i, k, r, v, t])
 
-    shape = (above.points, across.points, lone, c.batch * rows, vectors)
+    shape = (above.points, across.points, lone, c.batch * rows, columns)
     return te.compute(shape, by_columns, "lone_in")

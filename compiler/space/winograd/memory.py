@@ -10,7 +10,9 @@ from tunefarm.compiler.space.columns import Mask, Numbers, whole
 from tunefarm.compiler.space.config import Columns
 from tunefarm.compiler.space.winograd.convolution import Convolution, image_size
 from tunefarm.compiler.space.winograd.counts import (
-    lone_vectors,
+    column_points,
+    lone_columns,
+    of_tiles,
     panels_of,
     points,
     tile_columns,
@@ -85,10 +87,13 @@ def shared_tiles(c: Convolution, target: Target, lanes: int, k: Columns) -> Mask
 
 
 def lone_channels(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
-    """How many channels beyond whole vectors are transformed by themselves (``lone.py``)."""
+    """How many channels beyond whole vectors are transformed by themselves (``lone.py``). None
+    where a block may end inside an image, of several: it would copy those of all images."""
     rest = c.depth % lanes if phases(c.taps) == 1 and c.groups == 1 else 0
-    apart = shared_tiles(c, target, lanes, k) | fewer_products(c, k)
-    return np.where(~apart & (tile_columns(c, k) >= LONE_TILES * rest), rest, 0)
+    not_apart = shared_tiles(c, target, lanes, k) | fewer_products(c, k)
+    over = transformed_tiles(c, target, lanes, k) > tiles_of_block(c, k)
+    not_apart |= (c.batch > 1) & (over | (tile_rows(c, k) % whole(k, "mb") > 0))
+    return np.where(~not_apart & (tile_columns(c, k) >= LONE_TILES * rest), rest, 0)
 
 
 def copied_elements(c: Convolution, lanes: int, k: Columns) -> Numbers:
@@ -104,25 +109,38 @@ def copied_elements(c: Convolution, lanes: int, k: Columns) -> Numbers:
 
 
 def tile_padding(c: Convolution, lanes: int, lone: int = 0) -> int:
-    """Elements between the rows of transformed tiles, of all but ``lone`` channels."""
-    row = -(-(c.depth - lone) // lanes) * lanes
-    return int(padded_row(np.array(row), lanes)) - row
+    """Elements between the rows of transformed tiles, of all but ``lone`` channels: a vector, if
+    they fill an even number of vectors.
+
+    Planes of 16 tiles, those of 14² pixels, would meet in few sets of the first cache: 48 channels
+    took 1.5 × the time in rows of four lines (Zen 5).
+    """
+    return int(row_padding(np.array(c.depth - lone), lanes))
 
 
-def padded_row(row: Numbers, lanes: int) -> Numbers:
-    """Elements from one row of whole vectors to the next, if it has more than a vector: an odd
-    number of lines, as planes of 16 tiles, those of 14² pixels, would meet in few sets of the first
-    cache. 48 channels on 14² take 0.6 × the time of rows of four lines (Zen 5)."""
-    return np.where(row > lanes, row + (LINE_FLOATS - row) % (2 * LINE_FLOATS), row)
+def row_padding(channels: Numbers, lanes: int) -> Numbers:
+    return np.where(-(-channels // lanes) % 2 == 0, lanes, 0)
 
 
 def tile_bytes(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     """Transformed tiles of a block, padded, and those of lone channels with their pixels."""
     lone, stored = lone_channels(c, target, lanes, k), _stored_tiles(c, target, lanes, k)
-    row = padded_row(-(-(c.depth - lone) // lanes) * lanes, lanes)
-    abreast = lone * lone_vectors(c, lanes, k) * lanes * -(-stored // tile_columns(c, k))
-    pixels = lone * lone_pixels(c, k) * (whole(k, "mb") + 1)
-    return (points(c, k) * (stored * row + abreast) + pixels) * 4
+    row = -(-(c.depth - lone) // lanes) * lanes + row_padding(c.depth - lone, lanes)
+    rows, step = -(-stored // tile_columns(c, k)), whole(k, "tile_h") * c.stride
+    abreast = rows * of_tiles(k, "tile_w", {n: lone_columns(c, n, lanes) for n in c.tile_sizes})
+    pixels = (rows * step + column_points(c, k) - step) * of_tiles(
+        k, "tile_w", {n: _plane_row(c, n, lanes) for n in c.tile_sizes}
+    )
+    return 4 * (points(c, k) * (stored * row + lone * abreast) + lone * pixels)
+
+
+def _plane_row(c: Convolution, tile: int, lanes: int) -> int:
+    """Elements of a row of a lone channel's pixels, as ``lone.py`` copies them for tiles of
+    ``tile`` columns: room in front lets the image begin a line."""
+    step, left = tile * c.stride, c.padding[1]
+    before = -(-left // step)
+    behind = (c.transforms(tile).points - 1 + before * step - left) // step
+    return step * (lone_columns(c, tile, lanes) + behind + -before % LINE_FLOATS)
 
 
 def lone_pixels(c: Convolution, k: Columns) -> Numbers:

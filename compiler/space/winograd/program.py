@@ -127,7 +127,8 @@ def half_transformed(
     def value(i: Expr, j: Expr, t: Expr, *group: Expr) -> Expr:
         if abreast is None:
             return tile_in[i, j, t, *group, k]
-        other = abreast[i, j, te.maximum(k, whole) - whole, t // columns, t % columns]
+        channel = te.minimum(te.maximum(k, whole), c.depth - 1) - whole
+        other = abreast[i, j, channel, t // columns, t % columns]
         return te.if_then_else(k < whole, tile_in[i, j, t, te.minimum(k, whole - 1)], other)
 
     def term(i: Expr, j: Expr, t: Expr, *o: Expr) -> te.Reduce:

@@ -10,11 +10,12 @@ from convolutions import WIDE, convolution, default_with, space_by, verify_confi
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sketch_harness import draw, executed, verify
+from tunefarm.compiler.codegen.llvm import emit_llvm
 from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space import Config, schedule_workload, winograd
 from tunefarm.compiler.space.winograd.convolution import convolution_of
-from tunefarm.compiler.space.winograd.memory import LINE_FLOATS, lone_channels, tile_padding
+from tunefarm.compiler.space.winograd.memory import held_bytes, lone_channels, tile_padding
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.workload import Workload
@@ -72,7 +73,7 @@ def test_seven_tiles_of_a_row_are_one_vector(target: Target) -> None:
     function = convolution((1, 28, 28, 17), 16)
     default = space_by(winograd, function, target).default
     text = str(lower(schedule_workload(Workload.from_function(function), target, default)))
-    assert re.search(r"allocate lone_in: float32\[6, 6, \d+, \d, 8\] in local", text)
+    assert re.search(r"allocate lone_in: float32\[6, 6, 1, \d, 8\] in local", text)
     sums = [line for line in text.splitlines() if "product_register[" in line and "p1[" in line]
     assert sums
     assert not any("select" in line for line in sums)
@@ -105,14 +106,55 @@ def test_an_image_of_one_pixel() -> None:
     np.testing.assert_allclose(result, wanted, atol=5e-6 * np.abs(wanted).max())
 
 
+@pytest.mark.parametrize(
+    ("images", "rows", "tiles", "lone"),
+    [
+        (1, 4, 4, True), (8, 1, 13, True), (8, 13, 13, True),
+        (8, 4, 4, False),  # 13 rows of tiles: a block ends inside an image
+        (8, 1, 5, False),  # of 13 tiles a row: a register tile reads the next row's
+        (1, 1, 5, True),
+    ],
+)  # fmt: skip
+def test_blocks_copy_the_pixels_of_their_own_image(
+    images: int, rows: int, tiles: int, lone: bool
+) -> None:
+    """One that may end inside an image, of several, would copy those of all: 32 images of 68² took
+    8 × the time."""
+    function = convolution((images, 52, 52, 17), 16)
+    config = {"tile_h": 4, "tile_w": 4, "mb": rows, "nb": 1, "rw": tiles, "nv": 1, "ku": 4}
+    config |= {"by_row": 0, "next_panel": 0}
+    assert (lone_in(function, WIDE, config) > 0) == lone
+    workload = Workload.from_function(function)
+    text = str(lower(schedule_workload(workload, WIDE, {"sketch": "winograd", **config})))
+    assert set(re.findall(r"allocate plane: float32\[(\d+),", text)) == ({"1"} if lone else set())
+
+
+@pytest.mark.parametrize("target", [WIDE, FEW], ids=["many registers", "few"])
+@pytest.mark.parametrize(("size", "inputs", "stride"), [(112, 18, 1), (113, 33, 2)])
+def test_a_kernel_holds_what_the_model_counts(
+    target: Target, size: int, inputs: int, stride: int
+) -> None:
+    function = convolution((1, size, size, inputs), 16, strides=(stride, stride))
+    config = {"tile_h": 2, "tile_w": 4, "mb": 8, "nb": 1, "rw": 7, "nv": 1, "by_row": 1}
+    config |= {"ku": 8, "next_panel": 0}
+    assert lone_in(function, target, config) > 0
+    program = schedule_workload(
+        Workload.from_function(function), target, {"sketch": "winograd", **config}
+    )
+    c = convolution_of(function)
+    assert c is not None
+    columns = {name: np.array([value]) for name, value in config.items()}
+    (held,) = held_bytes(c, target, target.lanes("float32"), columns)
+    workspace = emit_llvm(lower(program), target).workspace_bytes
+    assert workspace == pytest.approx(held * target.num_cores, rel=0.01)
+
+
 @pytest.mark.parametrize("lanes", [4, 8, 16])
 @pytest.mark.parametrize("inputs", [17, 36, 48, 64, 80, 112, 256])
-def test_rows_of_transformed_tiles_are_an_odd_number_of_lines(inputs: int, lanes: int) -> None:
+def test_rows_of_transformed_tiles_are_an_odd_number_of_vectors(inputs: int, lanes: int) -> None:
     """Planes of 16 such tiles, those of 14² pixels, meet in a quarter of the sets; an even number
-    would let them meet in an eighth or fewer, and more of them than a set has ways."""
+    of lines would let them meet in an eighth or fewer, and more of them than a set has ways."""
     c = convolution_of(convolution((1, 14, 14, inputs), 16))
     assert c is not None
-    row = -(-inputs // lanes) * lanes + tile_padding(c, lanes)
-    assert row % lanes == 0
-    assert row // LINE_FLOATS % 2 == 1
-    assert row % LINE_FLOATS == 0
+    vectors = -(-inputs // lanes)
+    assert (vectors * lanes + tile_padding(c, lanes)) // lanes == vectors + (vectors % 2 == 0)

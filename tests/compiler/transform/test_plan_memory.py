@@ -106,7 +106,6 @@ def test_large_values_begin_in_other_sets_of_the_caches(
     first, second = sorted({place.at for place in results if place.store is Store.ARENA})
     size = rows * 32 * 4
     assert (first, second) == (0, size + padding)
-    assert padding == (896 - size) % 1024 or (rows, alignment) in ((512, 256), (32, 64))
     assert plan.arena_bytes == second + size
 
 
