@@ -45,7 +45,8 @@ def _along_axis(types: Sequence[TensorType], attrs: Attrs) -> Sequence[str]:
 
 
 def _sample(types: Sequence[TensorType], attrs: Attrs) -> Sequence[str]:
-    return ["any", f"index<{types[0].shape[2]}", "any"]
+    elements = types[0].shape[1 if attrs["data_layout"] == "NSC" else 2]
+    return ["any", f"index<{elements}", "any"]
 
 
 def _scaling(factors: Mapping[str, str]) -> Demand:

@@ -243,6 +243,8 @@ CASES = [
          ["float32", "int64", "float32"], [None, 5, None]),
     Case("sample", [(2, 3, 7), (2, 5, 4), (2, 5, 4)], {}, ["float32", "int32", "float32"],
          [None, 7, None]),
+    Case("sample", [(2, 7, 3), (2, 5, 4), (2, 5, 4)], {"data_layout": "NSC"},
+         ["float32", "int32", "float32"], [None, 7, None]),
     Case("sample", [(1, 2, 5), (1, 3, 1), (1, 3, 1)], {}, ["float16", "int64", "float32"],
          [None, 5, None]),
     *(Case("topk_indices", [(3, 7)], {"axis": 1, "k": 3, "largest": largest}, [dtype])
