@@ -44,10 +44,16 @@ def convert_layout(module: IRModule, target: Target) -> IRModule:
 
     A model without convolutions keeps its planes: pooling, norms and resizing lose more to two
     transposes than they gain (instance norm of 64 × 128² 1112 µs, 248 in planes; Zen 3). All
-    channels are sampled at the same places, which pixels find once for a vector of them.
+    channels are sampled at the same places, which pixels find once for a vector of them: that pays
+    anywhere on a CPU.
     """
     convolves = any(is_call(node, *CONVOLUTIONS) for node in post_order(module.main.body))
-    module = rewrite_main(module, [_channels_last if convolves else _sampled_channels_last])
+
+    def turned(node: Call, uses: Uses) -> Expr | None:
+        pays = target.kind == "llvm" if node.op == "sample" else convolves
+        return _channels_last(node) if pays else None
+
+    module = rewrite_main(module, [turned])
     module = rewrite_main(module, TRANSPOSE_RULES)
     module = rewrite_main(module.with_body(turn_streams(module.main.body)), TRANSPOSE_RULES)
     return rewrite_main(module, [*TRANSPOSE_RULES, _flatten_into_weights, _read_planes])
@@ -58,7 +64,7 @@ def to_channels_last(rank: int) -> tuple[int, ...]:
     return (0, *range(2, rank), 1)
 
 
-def _channels_last(node: Call, uses: Uses) -> Expr | None:
+def _channels_last(node: Call) -> Expr | None:
     if node.attrs.get("data_layout") != "NCS" and not _is_channel_lrn(node):
         return None
     if node.attrs.get("out_layout"):
@@ -77,10 +83,6 @@ def _channels_last(node: Call, uses: Uses) -> Expr | None:
         return None
     converted = call(node.op, transpose(data, axes), *others, name=node.name, **attrs)
     return transpose(converted, inverse(axes))
-
-
-def _sampled_channels_last(node: Call, uses: Uses) -> Expr | None:
-    return _channels_last(node, uses) if node.op == "sample" else None
 
 
 def _read_planes(node: Call, uses: Uses) -> Expr | None:

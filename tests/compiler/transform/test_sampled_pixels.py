@@ -35,6 +35,8 @@ def test_a_sample_alone_is_turned_twice(channels: int) -> None:
     module = module_of((image, places, weights), sampled(image, places, weights))
     converted = convert_layout(module, TARGET)
     assert "data_layout='NSC'" in str(converted)
+    on_gpu = convert_layout(module, Target("cuda -arch=sm_90a"))
+    assert "data_layout" not in str(on_gpu)
     rng = np.random.default_rng(1)
     inputs = [
         rng.standard_normal((2, channels, 5, 4)).astype(np.float32),
