@@ -47,7 +47,8 @@ TRANSFORMS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
         )
         for taps, stride, tile in (
             *((t, s, tile) for t, s in FILTERS for tile in product(TILES[t], TILES[t])),
-            *((3, 2, (SUMMED, tile)) for tile in ROW_TILES[3]),  # 3 × 3 of stride 2 along rows
+            *((3, 2, (SUMMED, tile)) for tile in ROW_TILES[3]),
+            *((3, 2, (tile, SUMMED)) for tile in ROW_TILES[3]),
             *((t, 1, (SUMMED, tile)) for t, tiles in ROW_TILES.items() for tile in tiles),
             *((t, 1, (tile, SUMMED)) for t, tiles in ROW_TILES.items() for tile in tiles),
         )

@@ -36,7 +36,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     if c is None:
         raise ScheduleError(
             "the workload is no convolution of 3, 5 or 7 taps in a row or a column, of stride 1, "
-            "and no 3x3 one of stride 2, with constant weights"
+            "and no 3x3, 1x3 or 3x1 one of stride 2, with constant weights"
         )
     lanes = target.lanes("float32")
     knob = {name: int(value) for name, value in config.items() if name != "sketch"}

@@ -22,6 +22,8 @@ from tunefarm.compiler.space.winograd.convolution import (
 from tunefarm.compiler.space.winograd.transforms import ROW_TILES, Transforms, transforms_of_rows
 
 _T = TypeVar("_T")
+STRIDED = (((3, 3), (2, 2)), ((1, 3), (1, 2)), ((3, 1), (2, 1)))
+"""Kernels and strides of the convolutions that skip pixels."""
 _LONG = 128  # results of a row that is not cut
 _PARTS = (56, 48, 40, 32)  # of a part of one that is; of equals the longest
 
@@ -31,10 +33,11 @@ class RowConvolution(Convolution):
     """A fused convolution whose rows are transformed: ``taps`` are those of a row, and the taps of
     ``row_taps`` rows are summed as they are. If it is ``turned``, what are called rows are the
     image's columns. A single long row is ``cut``: its parts of ``width`` results are called rows,
-    ``height`` of them.
+    ``height`` of them. ``stride`` is that along rows, ``row_stride`` from row to row.
     """
 
     row_taps: int = 1
+    row_stride: int = 1
     turned: bool = False
     cut: bool = False
 
@@ -59,11 +62,11 @@ class RowConvolution(Convolution):
     def image(self) -> tuple[int, int]:
         """Rows of the input, and how long they are; of a row that is cut its parts."""
         rows, length = in_order(image_size(self.anchor), self.turned)
-        return (self.height, self.width) if self.cut else (rows, length)
+        return (self.height, self.width * self.stride) if self.cut else (rows, length)
 
     @property
     def taps_inside(self) -> tuple[int, int]:
-        strides = (self.stride, self.stride)
+        strides = (self.row_stride, self.stride)
         extents = (self.height, self.width)
         return taps_inside(extents, self.padding, self.image, self.kernel, strides)
 
@@ -91,6 +94,7 @@ def row_convolution_of(function: Function) -> RowConvolution | None:
     turned = kernel[0] > kernel[1]
     height, width = in_order(extents, turned)
     row_taps, taps = in_order(kernel, turned)
+    row_stride, stride = in_order(integers(anchor.attrs, "strides"), turned)
     above, left = in_order([before for before, _ in pairs(anchor.attrs["padding"])], turned)
     cut = height == row_taps == 1 and width > _LONG
     if cut:
@@ -98,7 +102,7 @@ def row_convolution_of(function: Function) -> RowConvolution | None:
         height = -(-length // width)
     return RowConvolution(
         function, anchor, position, batch, height, width, inputs, outputs, (above, left),
-        integers(anchor.attrs, "strides")[0], taps, row_taps=row_taps, turned=turned, cut=cut,
+        stride, taps, row_taps=row_taps, row_stride=row_stride, turned=turned, cut=cut,
     )  # fmt: skip
 
 
@@ -106,6 +110,4 @@ def _fits(anchor: Call) -> bool:
     if anchor.op != "conv" or not is_of_images(anchor) or not has_pixels(anchor):
         return False
     kernel, strides = tensor_type(anchor.args[1]).shape[:2], anchor.attrs["strides"]
-    return (strides == (1, 1) and max(kernel) in ROW_TILES) or (
-        strides == (2, 2) and kernel == (3, 3)
-    )
+    return (strides == (1, 1) and max(kernel) in ROW_TILES) or (kernel, strides) in STRIDED

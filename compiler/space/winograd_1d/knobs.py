@@ -77,7 +77,7 @@ def _last(c: RowConvolution, k: Columns) -> Numbers:
 
 def input_rows(c: RowConvolution, k: Columns) -> Numbers:
     """Rows of the input that a block reads."""
-    return np.minimum((whole(k, "rh") - 1) * c.stride + c.row_taps, c.image[0])
+    return np.minimum((whole(k, "rh") - 1) * c.row_stride + c.row_taps, c.image[0])
 
 
 def tile_bytes(c: RowConvolution, lanes: int, k: Columns) -> Numbers:

@@ -48,7 +48,7 @@ def nest_of(c: RowConvolution, target: Target, lanes: int, k: Columns) -> Nest:
         (
             Access(
                 "tiles", 4, (axes["x"], c.batch * height, axes["t"], c.inputs),
-                ({"x": 1}, {"y": c.stride, "i": 1}, {"t": 1}, {"c": 1}),
+                ({"x": 1}, {"y": c.row_stride, "i": 1}, {"t": 1}, {"c": 1}),
             ),
             Access(
                 "weights", 4, (axes["x"], c.row_taps, c.inputs, c.outputs),

@@ -59,7 +59,7 @@ def _stages(c: RowConvolution, tile: int, fewer: bool, args: Sequence[te.Tensor]
     def data(n: Expr, y: Expr, t: Expr, column: Expr, k: Expr) -> Expr:
         left = t * (tile * c.stride) + column - c.padding[1]
         if c.cut:
-            y, left = te.const(0, "int64"), y * c.width + left
+            y, left = te.const(0, "int64"), y * (c.width * c.stride) + left
         inside = (left >= 0) & (left < length)
         return te.if_then_else(inside, x[n, *in_order((y, left), c.turned), k], zero)
 
@@ -77,7 +77,7 @@ def _stages(c: RowConvolution, tile: int, fewer: bool, args: Sequence[te.Tensor]
     i, k = taps[0] if taps else te.const(0, "int64"), te.reduce_axis(c.inputs, "k")
 
     def term(j: Expr, n: Expr, h: Expr, t: Expr, o: Expr) -> te.Reduce:
-        row = h * c.stride + i - c.padding[0]
+        row = h * c.row_stride + i - c.padding[0]
         made = (row >= 0) & (row < height)
         if fewer:
             # t < columns - 1 or j < points_of_last, as one form

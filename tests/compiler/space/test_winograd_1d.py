@@ -119,15 +119,38 @@ def test_other_kernels_under_random_configs(
     verify_configs(function, HOST, space_of(function), seed)
 
 
+@settings(max_examples=8, deadline=None, derandomize=True, database=None)
+@given(
+    st.integers(1, 2), st.integers(1, 9), st.integers(3, 23), st.integers(16, 35),
+    st.integers(16, 40), st.integers(0, 2), st.integers(0, 2), st.booleans(), st.booleans(),
+    st.integers(0, 9999),
+)  # fmt: skip
+def test_rows_that_skip_every_other_pixel(
+    n: int, across: int, along: int, c: int, o: int, before: int, behind: int, turned: bool,
+    residual: bool, seed: int,
+) -> None:  # fmt: skip
+    along = max(along, 5 - before - behind)
+    size, pads, kernel, strides = (across, along), ((0, 0), (before, behind)), (1, 3), (1, 2)
+    if turned:
+        size, pads, kernel, strides = size[::-1], pads[::-1], kernel[::-1], strides[::-1]
+    function = convolution(
+        (n, *size, c), o, pads, residual=residual, kernel=kernel, strides=strides
+    )
+    verify_configs(function, HOST, space_of(function), seed)
+
+
 @pytest.mark.parametrize(
-    ("shape", "kernel", "pads"),
-    [((2, 1, 401, 20), (1, 5), ((0, 0), (3, 1))), ((1, 130, 1, 24), (3, 1), ((0, 2), (0, 0))),
-     ((1, 1, 1000, 16), (1, 7), ((0, 0), (3, 3)))],
+    ("shape", "kernel", "pads", "strides"),
+    [((2, 1, 401, 20), (1, 5), ((0, 0), (3, 1)), (1, 1)),
+     ((1, 130, 1, 24), (3, 1), ((0, 2), (0, 0)), (1, 1)),
+     ((1, 1, 1000, 16), (1, 7), ((0, 0), (3, 3)), (1, 1)),
+     ((2, 1, 391, 17), (1, 3), ((0, 0), (1, 2)), (1, 2)),
+     ((1, 266, 1, 16), (3, 1), ((1, 1), (0, 0)), (2, 1))],
 )  # fmt: skip
 def test_a_long_row_is_cut_into_parts(
-    shape: tuple[int, ...], kernel: tuple[int, int], pads: Any
+    shape: tuple[int, ...], kernel: tuple[int, int], pads: Any, strides: tuple[int, int]
 ) -> None:
-    function = convolution(shape, 35, pads, residual=True, kernel=kernel)
+    function = convolution(shape, 35, pads, residual=True, kernel=kernel, strides=strides)
     c = row_convolution_of(function)
     assert c is not None
     assert c.cut
@@ -158,6 +181,20 @@ def test_the_error_of_other_kernels_is_as_stated(
     tile = 2 if kernel == (7, 7) else 4
     config = configured(function, tile_w=tile, rh=4, rt=5)
     assert verify(function, HOST, config, draw(function, np.random.default_rng(2))) < error
+
+
+def test_sequences_that_halve_are_made_so() -> None:
+    """Those of speech models: 0.8 × the time of the direct sum (Zen 5), of which the error is
+    1.9e-6 of the largest result."""
+    function = convolution(
+        (1, 1, 799, 512), 512, ((0, 0), (1, 1)), kernel=(1, 3), strides=(1, 2), relu=False,
+    )  # fmt: skip
+    target = Target("llvm -mcpu=znver5 -num-cores=2")
+    default = config_space(Workload.from_function(function), target).default
+    assert (default["sketch"], default["tile_w"]) == ("winograd_1d", 4)
+    small = convolution((1, 1, 99, 192), 48, ((0, 0), (1, 1)), kernel=(1, 3), strides=(1, 2))
+    config = configured(small, tile_w=4, rh=1, rt=5)
+    assert verify(small, HOST, config, draw(small, np.random.default_rng(2))) < 3e-6
 
 
 @pytest.mark.parametrize("kernel", [(1, 7), (7, 1), (3, 1), (5, 5)])
@@ -218,6 +255,7 @@ UNFIT = {
     "stride 3": convolution((1, 9, 9, 16), 16, strides=(3, 3)),
     "seven taps of stride 2": convolution((1, 19, 19, 16), 16, kernel=(7, 7), strides=(2, 2)),
     "five taps of two strides": convolution((1, 9, 19, 16), 16, kernel=(1, 5), strides=(1, 2)),
+    "rows apart, pixels not": convolution((1, 9, 9, 16), 16, strides=(2, 1)),
     "four taps": convolution((1, 9, 9, 16), 16, kernel=(4, 4)),
     "nine taps": convolution((1, 9, 19, 16), 16, kernel=(1, 9)),
     "groups": convolution((1, 9, 9, 32), 32, groups=2),
