@@ -117,13 +117,13 @@ def default_of(
 def _most_unrolled(c: Contraction, target: Target, tile: Mapping[str, Value]) -> int:
     """Multiply-adds that a step of a tile may have."""
     sums, last = prod(int(tile[n]) for n in ("rw", "rh", "nv")), row_axes(c)[1]
-    if _takes_rows_of_taps(c, target):
+    if _unrolls_a_row_of_taps(c, target):
         return sums * c.reduce[-1].extent
     whole_rows = last is not None and tile["rw"] == last.extent and taps(c, last) > 1
     return WHOLE_ROW if whole_rows and sums >= WHOLE_ROW else MAX_BODY
 
 
-def _takes_rows_of_taps(c: Contraction, target: Target) -> bool:
+def _unrolls_a_row_of_taps(c: Contraction, target: Target) -> bool:
     """True for a depthwise window too large for all of its taps to be unrolled, where a row of them
     is, if it has no more than 8: they share what they read. 7 × 7 on 56² and 28² takes 0.82 to 0.91
     of the time of a tap at a time, two pixels apart and where pixels of 2 KB meet in few sets 1.03

@@ -119,6 +119,7 @@ def tile_padding(c: Convolution, lanes: int, lone: int = 0) -> int:
 
 
 def row_padding(channels: Numbers, lanes: int) -> Numbers:
+    """``tile_padding`` of so many channels that are no lone ones."""
     return np.where(-(-channels // lanes) % 2 == 0, lanes, 0)
 
 
