@@ -16,7 +16,7 @@ from tunefarm.compiler.space import config_space, contraction
 from tunefarm.compiler.space.config import Config
 from tunefarm.compiler.space.contraction.shape import PANELS_INSIDE
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.tir.ir import Allocate
+from tunefarm.compiler.tir.ir import Allocate, For, LoopKind
 from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.tir.visit import walk_stmt
 from tunefarm.compiler.workload import Workload
@@ -247,6 +247,18 @@ def test_every_core_has_rows_of_pixels_that_share_lines(
     assert rows * panels >= min(cores, size)
     if cores <= 4:
         assert (rows, panels) == (4, 1)
+
+
+@pytest.mark.parametrize(("channels", "shared"), [(16, False), (17, True), (24, True)])
+def test_short_windows_whose_loads_meet_two_lines_are_shared(channels: int, shared: bool) -> None:
+    target = Target("llvm -mcpu=znver5 -num-cores=2")
+    function = depthwise((28, 28), channels, strides=(2, 2))
+    config = contraction_default(function, target)
+    program = lower(contraction.schedule(function, target, config))
+    parallel = [
+        f for f in walk_stmt(program.body) if isinstance(f, For) and f.kind is LoopKind.PARALLEL
+    ]
+    assert bool(parallel) == shared
 
 
 @pytest.mark.parametrize(("size", "channels", "taps", "ku"), [
