@@ -13,10 +13,14 @@ from tunefarm.compiler.codegen.stores import Stores, combines_lanes
 from tunefarm.compiler.codegen.types import scalar_type, vector_of
 from tunefarm.compiler.codegen.values import HANDED_ON, Lin, Slot, Val, make, zero_of
 from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.processors import X86_64
+from tunefarm.compiler.target import dtype_bytes
 from tunefarm.compiler.tir.affine import interval, range_of
 from tunefarm.compiler.tir.facts import KEPT, buffers_stored, kinds_below, loops_below
 from tunefarm.compiler.tir.ir import Allocate, Buffer, Const, For, LoopKind, Var
 from tunefarm.compiler.tir.visit import walk_stmt
+
+FULL_SHARE = 0.7  # of the registers, in sums: what else the loop needs takes the others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +166,10 @@ class Loops(Stores):
         b.line(f"br i1 {again}, label %{head.label}, label %{head.exit_label}")
         b.close_frame()
         # What was hoisted into the outer frame meanwhile must stand before its branch.
-        lines.append(lines.pop(head.branch_at))
+        branch = lines.pop(head.branch_at)
+        if self._fills_registers(head):
+            lines.append(f"  {_every_register(self.target.vector_registers)}")
+        lines.append(branch)
         lines.append(f"{head.label}:")
         ways = f"[ {head.first}, %{head.before} ], [ {following}, %{frame.label} ]"
         lines.append(f"  {head.counter} = phi i64 {ways}")
@@ -173,6 +180,15 @@ class Loops(Stores):
             lines.append(self._phi(head, frame.label, phi, value, last))
         lines += [*frame.lines, f"{head.exit_label}:"]
         head.outer.label = head.exit_label
+
+    def _fills_registers(self, head: _Head) -> bool:
+        """Whether a loop's sums, which begin with it, leave few of x86-64's vector registers."""
+        if self.target.isa is not X86_64:
+            return False
+        begin = [value for value, _ in (*head.carried.values(), *head.late.values())]
+        wide = sum(v.lanes * dtype_bytes(v.dtype) for v in begin) // self.target.vector_bytes
+        full = wide > FULL_SHARE * self.target.vector_registers
+        return full and not any(value.text.startswith("%") for value in begin)
 
     def _phi(self, head: _Head, latch: str, phi: Val, value: Val, last: Val) -> str:
         kind = vector_of(scalar_type(phi.dtype), phi.lanes)
@@ -199,6 +215,18 @@ class Loops(Stores):
             elif text.startswith("%"):
                 b.define(text)
             self.slots[slot] = Val(text, value.dtype, value.lanes)
+
+
+@lru_cache(KEPT)
+def _every_register(count: int) -> str:
+    """Code that does nothing, and that nothing in a vector register survives.
+
+    In front of a loop whose sums fill the registers: LLVM hoists the constants of what follows
+    such a loop out of the loops around both, and has moved all sums to the stack, in every step,
+    for one zero in a register (28² × 256→256 by Strassen's method 791 → 350 µs, Zen 5).
+    """
+    registers = ",".join(f"~{{xmm{i}}}" for i in range(count))
+    return f'call void asm sideeffect "", "{registers}"()'
 
 
 @lru_cache(KEPT)

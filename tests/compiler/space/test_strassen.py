@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sketch_harness import draw, verify
 from tunefarm.compiler.build import build_kernel
+from tunefarm.compiler.codegen.llvm import emit_llvm
+from tunefarm.compiler.codegen.llvm_compile import assembly
 from tunefarm.compiler.ir import Expr, Function, TensorType, Var
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.packing import pack
@@ -295,3 +297,17 @@ def test_what_it_saves_is_what_the_direct_product_takes_longer() -> None:
         assert strassen.saved_cycles(p, Target(f"{zen5} -precision=strict")) == 0
     # Seven products of eight, once or twice, less what the additions take.
     assert 1 - (7 / 8) ** 2 > saved[361] > saved[49] == 0
+
+
+def test_sums_stay_in_registers_whatever_follows() -> None:
+    """LLVM kept the zero of the ReLU in a register instead, and loaded and stored all sums in every
+    step of the products."""
+    target = Target("llvm -mcpu=znver5 -num-cores=1")
+    config = {"sketch": "strassen_2", "mb": 2, "nb": 6, "rw": 14, "nv": 2, "ku": 2, "by_tile": 0,
+              "next_panel": 1}  # fmt: skip
+    workload = Workload.from_function(product(1444, 256, 728, bias=False))
+    program = lower(schedule_workload(workload, target, config))
+    blocks = assembly(emit_llvm(program, target).text, target).split("\n.LBB")
+    loop = max(blocks, key=lambda block: block.count("vfmadd"))
+    assert loop.count("vfmadd") == 56
+    assert sum("(%rsp)" in line for line in loop.splitlines() if "zmm" in line) <= 4
