@@ -50,10 +50,12 @@ def cycles(b: InvertedResidual, target: Target, lanes: int, k: Columns) -> Numbe
     room = np.where(rolled, target.l1_bytes // ROLLED_SHARE, target.l1_bytes)
     for size, often, fits in ((kept, times, room), (hidden_bytes(b, lanes, k), 1, target.l1_bytes)):
         work = work + np.where(size > fits, size * often * blocks / L2_BYTES, 0.0)
-    panel_blocks = -(-panels // whole(k, "nb"))
-    tasks = batch * blocks * (panel_blocks if b.project is None else 1)
+    panel_blocks = -(-panels // whole(k, "nb")) if b.project is None else 1
+    tasks = batch * blocks * panel_blocks
     per_core = -(-tasks // target.num_cores)
-    share = np.maximum(batch / target.num_cores, per_core * batch / tasks)
+    vectors = -(-channels // lanes)  # of which the last block of panels may have fewer
+    part = np.minimum(per_core % panel_blocks * whole(k, "nb") * whole(k, "nv") / vectors, 1.0)
+    share = np.maximum(batch / target.num_cores, (per_core // panel_blocks + part) / blocks)
     last = blocks * whole(k, "mb") / rows  # what the last block lacks, if it is alone on its core
     uneven = np.where(tasks % target.num_cores == 0, 1.0, last)
     return work * share * uneven + TASK_CYCLES * per_core + FORK_CYCLES * (target.num_cores > 1)

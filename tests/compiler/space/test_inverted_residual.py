@@ -321,6 +321,21 @@ def test_the_nest_counts_tasks_and_operations(outputs: int | None) -> None:
     assert (nest.operations >= Workload.from_function(function).flops).all()
 
 
+@pytest.mark.parametrize(("size", "inputs", "channels"), [(19, 112, 896), (14, 112, 672)])
+def test_cores_have_as_many_channels_where_all_rows_are_one_block(
+    size: int, inputs: int, channels: int
+) -> None:
+    target = Target("llvm -mcpu=znver5 -num-cores=2")
+    function = block((1, size, size, inputs), channels, None, activation="relu")
+    default = block_space(function, target).default
+    rows, panels, vectors = (int(default[name]) for name in ("mb", "nb", "nv"))
+    assert rows == size
+    width = panels * vectors * target.lanes(F32)
+    blocks = [min(width, channels - begin) for begin in range(0, channels, width)]
+    slower = sum(blocks[: -(-len(blocks) // 2)])  # the core that begins with the first block
+    assert slower <= 0.53 * channels
+
+
 def test_more_blocks_expand_more_rows_in_the_model() -> None:
     found = inverted_residual_of(block((1, 56, 56, 24), 144, 24))
     assert found is not None
