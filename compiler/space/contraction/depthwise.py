@@ -44,6 +44,7 @@ KEPT, KEPT_APART, IN_TURN = 0.65, 2.5, 4.0
 # beside those of rows of images (``image_rows``), of a pixel read, of each further vector, and of
 # tiles of other widths.
 TILE_PIXELS, MOST_SUMS, MANY = 40, 16, 1.1
+KEPT_SHARE = 0.55  # of the second level, that a core's part of an image and its results may take
 SEVERAL = 3  # tiles of rows of a core, beyond which shares count as even
 TWO_LINES, PIXEL_READ, FURTHER, OTHER_WIDTH = 1.4, 0.4, 0.1, 1.8
 BEGIN, READ = 0.5, 0.25  # cycles of a tap of a tile, and of a vector that it reads
@@ -59,12 +60,16 @@ def panels_in_turn(c: Contraction, target: Target) -> bool:
 
     Rows that wait for stores do, or wait for each other's lines. So do images of several times the
     second level, of which a pixel's lines come one after another: 112² × 96 takes 0.87 × the time
-    of a panel after the other (Zen 5).
+    of a panel after the other (Zen 5). Of pixels that share lines several cores take all panels of
+    their rows: in turn 56² × 120 takes 0.76 × the time, but 1.4 to 1.6 × of 7² × 504 to × 1260 and
+    14² × 300 to × 680, whose tiles exceed half of the first level while the second holds them all.
     """
     if shares_lines(c, target):
         last = row_axes(c)[1]
         near = last is None or TILE_PIXELS * bytes_apart(c, last) <= target.l1_bytes // 2
-        return near or target.num_cores > 1
+        kept = KEPT_SHARE * target.num_cores * target.l2_bytes
+        far = not is_strided(c) and _moved_bytes(c) <= kept
+        return near or (target.num_cores > 1 and not far)
     if not _waits_for_lines(c, target):
         return waits_for_stores(c, target)
     if _is_far(c, target):
@@ -229,7 +234,7 @@ def _cycles_of_shared_lines(c: Contraction, target: Target, k: Columns, tiles: N
     """
     wide, high, vectors = whole(k, "rw"), whole(k, "rh"), whole(k, "nv")
     sums, strided = wide * high * vectors, is_strided(c)
-    columns = 2 if strided or panels_in_turn(c, target) else 1
+    columns = 2 if strided or target.num_cores > 1 or panels_in_turn(c, target) else 1
     shape = np.where(wide == columns, 1.0, OTHER_WIDTH) * (1 + FURTHER * (vectors - 1))
     shape *= np.where(sums > (MANY_SUMS if strided else MOST_SUMS), MANY, 1.0)
     reads = (1 + PIXEL_READ * vectors * _pixels_read(c, k) / sums) / 2

@@ -218,7 +218,7 @@ def test_gelu_finds_registers_beside_sums(channels: int) -> None:
 
 @pytest.mark.parametrize(("size", "channels", "stride", "tile"), [
     (28, 120, 1, (2, 7, 1)), (56, 72, 1, (2, 7, 1)), (28, 40, 2, (2, 4, 1)), (56, 33, 2, (2, 4, 1)),
-    (14, 200, 1, (1, 7, 1)),  # a tile's pixels exceed half of the first level
+    (14, 200, 1, (1, 7, 1)), (28, 300, 1, (1, 7, 1)),  # a tile exceeds half of the first level
 ])  # fmt: skip
 def test_tiles_take_all_lines_that_pixels_share(
     size: int, channels: int, stride: int, tile: tuple[int, int, int]
@@ -229,7 +229,7 @@ def test_tiles_take_all_lines_that_pixels_share(
     assert tuple(default[n] for n in ("rw", "rh", "nv")) == tile
     assert default["order"] == (PANELS_INSIDE if tile[0] == 2 else "mn")
     two = contraction_default(function, Target("llvm -mcpu=znver5 -num-cores=2"))
-    assert two["order"] == PANELS_INSIDE
+    assert two["order"] == ("mn" if size == 14 else PANELS_INSIDE)  # the second level holds it
     assert int(two["nb"]) * int(two["nv"]) * 16 >= channels
     assert int(two["mb"]) * int(two["rh"]) < -(-size // stride)  # of one core
 
@@ -246,7 +246,7 @@ def test_every_core_has_rows_of_pixels_that_share_lines(
     panels = -(-channels // (16 * d["nv"] * d["nb"]))
     assert rows * panels >= min(cores, size)
     if cores <= 4:
-        assert (rows, panels) == (4, 1)
+        assert (rows, panels) == ((1, 4) if size == 7 else (4, 1))  # as products around 7² cut
 
 
 @pytest.mark.parametrize(("channels", "shared"), [(16, False), (17, True), (24, True)])
