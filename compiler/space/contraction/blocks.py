@@ -14,7 +14,11 @@ from itertools import pairwise
 from math import gcd, log2, prod
 
 from tunefarm.compiler.space.analysis import Contraction
-from tunefarm.compiler.space.contraction.depthwise import panels_in_turn, shares_lines
+from tunefarm.compiler.space.contraction.depthwise import (
+    panels_in_turn,
+    rows_wait,
+    shares_lines,
+)
 from tunefarm.compiler.space.contraction.shape import (
     GROUPS_INSIDE,
     PACK_WHOLE,
@@ -28,7 +32,6 @@ from tunefarm.compiler.space.contraction.shape import (
     shares_vector,
     taps,
     transposed,
-    waits_for_stores,
 )
 from tunefarm.compiler.space.product_cycles import moved_cycles
 from tunefarm.compiler.target import LINE_BYTES, SAME_SET_BYTES, Target, dtype_bytes
@@ -348,7 +351,7 @@ def _kernel_of(
         target,
         depthwise,
         whole_pixels=shares_lines(c, target),
-        undivided=depthwise and target.outruns_lines and not waits_for_stores(c, target),
+        undivided=depthwise and target.outruns_lines and not rows_wait(c, target),
         rows=rows,
         channels=c.vector.extent,
         tiles=panel_count(axis.extent, tile) if axis else 1,

@@ -380,6 +380,23 @@ def test_tiles_that_take_all_panels_compute_the_same(
         check(Workload.from_function(function), target, config, arrays, how)
 
 
+@pytest.mark.parametrize(("size", "channels", "stride", "tile", "order"), [
+    (24, 768, 1, (6, 1, 2), "mn"), (28, 256, 1, (7, 1, 2), "mn"), (48, 384, 2, (3, 1, 4), "mn"),
+    (14, 512, 1, (7, 1, 2), PANELS_INSIDE),  # pixels of 2 KB, which meet in two sets
+    (56, 128, 2, (2, 1, 3), PANELS_INSIDE),  # pixels that are read 1 KB apart
+])  # fmt: skip
+def test_wide_windows_take_panels_in_turn_where_pixels_meet_in_few_sets(
+    size: int, channels: int, stride: int, tile: tuple[int, int, int], order: str
+) -> None:
+    function = depthwise((size, size), channels, (5, 5), padding=((2, 2), (2, 2)),
+                         strides=(stride, stride))  # fmt: skip
+    default = contraction_default(function, ZEN5)
+    assert tuple(default[n] for n in ("rw", "rh", "nv")) == tile
+    assert default["order"] == order
+    if order == "mn":
+        assert default["mb"] == size // stride  # one block of all rows for each panel
+
+
 @pytest.mark.parametrize(("target", "stride", "wide", "taps"), [
     (ZEN5, 1, 14, 5), (ZEN5, 2, 7, 5), (ZEN4, 1, 14, 5), (ZEN4, 2, 14, 25),
 ])  # fmt: skip
