@@ -117,11 +117,12 @@ def _row_tiles(
     time of eight by one, and of stride 2 three pixels by four vectors."""
     last = row_axes(c)[1]
     strided = last is not None and step_of(c, last) > 1
-    least, most, vectors = 1, STRIDED_PIXELS if strided else ROW_PIXELS, (1,)
+    vectors: tuple[Value, ...] = (1,)
+    least, most = 1, STRIDED_PIXELS if strided else ROW_PIXELS
     if waits_for_stores(c, target):
         least, vectors = ROW_PIXELS // 2, (1, 2)
         if target.outruns_lines and not rows_wait(c, target):
-            (least, most), vectors = ((3, 3), (4,)) if strided else ((4, 7), (2,))
+            least, most, vectors = (3, 3, (4,)) if strided else (4, 7, (2,))
     widest = int(choices["rw"][-1])
     pixels = tuple(w for w in choices["rw"] if min(least, widest) <= int(w) <= most)
     return {"rw": pixels, "rh": (1,), "nv": vectors}
