@@ -109,7 +109,8 @@ def _work(c: Contraction, target: Target) -> float:
     """FLOPs, those of pixels two apart that share lines twice: their loads meet two lines.
 
     28² of 17 to 24 channels, 60,000 FLOPs and more, take 0.78 to 0.87 × the time on two cores, 14²
-    of 72 0.81, 20² of 33 0.8; of fewer, or of 16, a second core gains nothing (Zen 5).
+    of 72 0.81, 20² of 33 0.8; 44,000 gain nothing from the second, nor do 56,000 of whole lines
+    (Zen 5; what is between was not timed).
     """
     flops = 2 * prod(a.extent for a in (*c.outer, *c.rows, c.vector, *c.reduce))
     return 2 * flops if is_strided(c) and shares_lines(c, target) else flops

@@ -16,8 +16,8 @@ from math import gcd, log2, prod
 from tunefarm.compiler.space.analysis import Contraction
 from tunefarm.compiler.space.contraction.depthwise import (
     panels_in_turn,
-    rows_wait,
     shares_lines,
+    waits_in_turn,
 )
 from tunefarm.compiler.space.contraction.shape import (
     GROUPS_INSIDE,
@@ -207,10 +207,10 @@ def _meets_in_few_sets(c: Contraction, kernel: _Kernel) -> bool:
 @dataclass(frozen=True)
 class _Kernel:
     """A contraction in numbers. ``tiles`` and ``panels`` are what blocks consist of, ``copies``
-    what is repeated around them. ``whole_pixels`` tells whether blocks have all panels,
-    ``undivided`` whether those of one core have all rows: 56² × 144 of 5 × 5 taps and stride 2
-    takes 0.87 × the time, 14² × 672 of 3 × 3 0.92 (Zen 5). ``gathered_bytes`` counts the left
-    operand once a tap, and ``cycles`` is the time of one core for everything."""
+    what is repeated around them. ``whole_pixels`` tells whether blocks have all panels where tiles
+    take them in turn, ``undivided`` whether those of one core have all rows: 56² × 144 of 5 × 5
+    taps and stride 2 takes 0.87 × the time, 14² × 672 of 3 × 3 0.92 (Zen 5). ``gathered_bytes``
+    counts the left operand once a tap, and ``cycles`` is the time of one core for everything."""
 
     target: Target
     depthwise: bool
@@ -351,7 +351,7 @@ def _kernel_of(
         target,
         depthwise,
         whole_pixels=shares_lines(c, target),
-        undivided=depthwise and target.outruns_lines and not rows_wait(c, target),
+        undivided=depthwise and target.outruns_lines and not waits_in_turn(c, target),
         rows=rows,
         channels=c.vector.extent,
         tiles=panel_count(axis.extent, tile) if axis else 1,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import gcd, prod
+from math import gcd, inf, prod
 
 import numpy as np
 from tunefarm.compiler.processors import X86_64
@@ -14,8 +14,8 @@ from tunefarm.compiler.space.contraction.blocks import default_blocks
 from tunefarm.compiler.space.contraction.depthwise import (
     FAR_BYTES,
     has_waiting_cycles,
-    rows_wait,
     waiting_cycles,
+    waits_in_turn,
     window_cycles,
 )
 from tunefarm.compiler.space.contraction.shape import (
@@ -74,16 +74,20 @@ def default_of(
     # Where multiply-adds take no operand from memory, all taps' weights would spill.
     window = whole_window(c) if spare and target.isa is X86_64 else 0
     tiles = {n: choices[n] for n in ("rw", "rh", "nv")}
+    kinds: list[dict[str, tuple[Value, ...]]] = [{}]
     if _by_rows_of_taps(c, target, window):
         window = c.reduce[-1].extent
-        tiles |= _row_tiles(c, target, choices)
+        kinds = _row_tiles(c, target, choices)
     none = dict.fromkeys(("pack_lhs", "pack_rhs", "prefetch", "next_panel"), 0)
-    found, cycles = cheapest(
-        tiles,
-        {"ku": window or unrolled, "mb": 1, "nb": 1, **none},
-        constraints,
-        lambda k: tile_cycles(c, target, lanes, k) * _unevenness(c, target, lanes, k),
-    )
+    for kind in kinds:
+        found, cycles = cheapest(
+            tiles | kind,
+            {"ku": window or unrolled, "mb": 1, "nb": 1, **none},
+            constraints,
+            lambda k: tile_cycles(c, target, lanes, k) * _unevenness(c, target, lanes, k),
+        )
+        if cycles < inf:
+            break
     rw, rh, nv = found["rw"], found["rh"], found["nv"]
     choices["pack_rhs"] = tuple(
         p for p in choices["pack_rhs"] if allows(constraints, {**found, "pack_rhs": p})
@@ -111,21 +115,27 @@ def default_of(
 
 def _row_tiles(
     c: Contraction, target: Target, choices: Mapping[str, tuple[Value, ...]]
-) -> dict[str, tuple[Value, ...]]:
+) -> list[dict[str, tuple[Value, ...]]]:
     """Tiles of windows that run a row of their taps at a time, on a row of pixels: of one vector,
-    or where rows wait for stores of two; on a Zen 5 four to seven pixels then, 0.73 to 0.95 × the
-    time of eight by one, and of stride 2 three pixels by four vectors."""
+    or where rows wait for stores of two. On a Zen 5 such have four to seven pixels, 0.73 to 0.95 ×
+    the time of eight by one vector, and of stride 2 three by four vectors, where these are allowed:
+    what comes first is better.
+    """
     last = row_axes(c)[1]
     strided = last is not None and step_of(c, last) > 1
-    vectors: tuple[Value, ...] = (1,)
-    least, most = 1, STRIDED_PIXELS if strided else ROW_PIXELS
-    if waits_for_stores(c, target):
-        least, vectors = ROW_PIXELS // 2, (1, 2)
-        if target.outruns_lines and not rows_wait(c, target):
-            least, most, vectors = (3, 3, (4,)) if strided else (4, 7, (2,))
-    widest = int(choices["rw"][-1])
-    pixels = tuple(w for w in choices["rw"] if min(least, widest) <= int(w) <= most)
-    return {"rw": pixels, "rh": (1,), "nv": vectors}
+    waits = waits_for_stores(c, target)
+
+    def tiles(least: int, most: int, *vectors: int) -> dict[str, tuple[Value, ...]]:
+        wide, deep = choices["rw"], choices["nv"]
+        pixels = tuple(w for w in wide if min(least, int(wide[-1])) <= int(w) <= most)
+        return {"rw": pixels, "rh": (1,), "nv": tuple(v for v in deep if int(v) in vectors)}
+
+    most = STRIDED_PIXELS if strided else ROW_PIXELS
+    found = [tiles(ROW_PIXELS // 2, most, 1, 2) if waits else tiles(1, most, 1)]
+    if waits and target.outruns_lines and not waits_in_turn(c, target):
+        best = tiles(3, 3, 4) if strided else tiles(4, 7, 2)
+        found = [best, *found] if best["nv"] else found
+    return found
 
 
 def _most_unrolled(c: Contraction, target: Target, tile: Mapping[str, Value]) -> int:
@@ -193,12 +203,12 @@ def _by_rows_of_taps(c: Contraction, target: Target, window: int) -> bool:
 
     For 5 × 5 taps that takes 0.4 to 1.0 × the time of all of them unrolled, and a tenth to a
     twentieth of the text; of stride 2, where neighbours share fewer loads, 0.7 to 0.8 × on a Zen 5
-    unless rows wait for stores (a Zen 4 was not timed).
+    unless they wait for stores and tiles take panels in turn (a Zen 4 was not timed).
     """
     last = row_axes(c)[1]
     if window <= FEW_TAPS or last is None:
         return False
-    return step_of(c, last) == 1 or (target.outruns_lines and not rows_wait(c, target))
+    return step_of(c, last) == 1 or (target.outruns_lines and not waits_in_turn(c, target))
 
 
 def _unevenness(c: Contraction, target: Target, lanes: int, k: Columns) -> Numbers:

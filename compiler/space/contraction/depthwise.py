@@ -29,6 +29,7 @@ from tunefarm.compiler.tir.ir import Intrinsic
 from tunefarm.compiler.tir.visit import expressions, walk_expr
 
 BY_ROW, ROW, OTHERWISE = 0.85, 0.1, 1.3  # ``_row_by_row_factor``
+HELD_SHARE = 0.55  # of the second levels of two cores, which hold an image and its results
 SMALL = 7  # rows of results: too few for that, most tiles are at a border
 # Cycles of two FMAs where rows wait for stores, of a vector of results and of each that it reads:
 NEAR_READS, FAR_READS = (2.0, 0.6), (1.1, 1.43)
@@ -44,7 +45,6 @@ KEPT, KEPT_APART, IN_TURN = 0.65, 2.5, 4.0
 # beside those of rows of images (``image_rows``), of a pixel read, of each further vector, and of
 # tiles of other widths.
 TILE_PIXELS, MOST_SUMS, MANY = 40, 16, 1.1
-KEPT_SHARE = 0.55  # of the second level, that a core's part of an image and its results may take
 SEVERAL = 3  # tiles of rows of a core, beyond which shares count as even
 TWO_LINES, PIXEL_READ, FURTHER, OTHER_WIDTH = 1.4, 0.4, 0.1, 1.8
 BEGIN, READ = 0.5, 0.25  # cycles of a tap of a tile, and of a vector that it reads
@@ -60,20 +60,18 @@ def panels_in_turn(c: Contraction, target: Target) -> bool:
 
     Rows that wait for stores do, or wait for each other's lines. So do images of several times the
     second level, of which a pixel's lines come one after another: 112² × 96 takes 0.87 × the time
-    of a panel after the other (Zen 5). Of pixels that share lines several cores take all panels of
-    their rows: in turn 56² × 120 takes 0.76 × the time, but 1.4 to 1.6 × of 7² × 504 to × 1260 and
-    14² × 300 to × 680, whose tiles exceed half of the first level while the second holds them all.
-    Windows that run a row of their taps at a time do where pixels meet in one or two sets alone:
-    24² × 768 by 5 × 5 taps takes 0.6 × the time of panels in turn, 28² × 256 0.65, 14² × 512 1.06.
+    of a panel after the other (Zen 5). Of pixels that share lines those of several cores do: on two
+    56² × 120 takes 0.76 × the time, but 7² × 504 to × 1260 and 14² × 300 to × 680, whose tiles
+    exceed half of the first level while the second ones hold the image, 1.4 to 1.6 × (more cores
+    were not timed).
     """
     if shares_lines(c, target):
         last = row_axes(c)[1]
         near = last is None or TILE_PIXELS * bytes_apart(c, last) <= target.l1_bytes // 2
-        kept = KEPT_SHARE * target.num_cores * target.l2_bytes
-        far = not is_strided(c) and _moved_bytes(c) <= kept
-        return near or (target.num_cores > 1 and not far)
+        held = _moved_bytes(c) <= HELD_SHARE * 2 * target.l2_bytes and not is_strided(c)
+        return near or target.num_cores > (2 if held else 1)
     if not _waits_for_lines(c, target):
-        return rows_wait(c, target)
+        return waits_in_turn(c, target)
     if _is_far(c, target):
         return _moved_bytes(c) <= target.l2_bytes
     least = KEPT if waits_for_stores(c, target) else IN_TURN
@@ -83,7 +81,8 @@ def panels_in_turn(c: Contraction, target: Target) -> bool:
 
 def shares_lines(c: Contraction, target: Target) -> bool:
     """Whether a pixel's last line is its neighbour's first, and lines are what a window waits for:
-    then tiles take all panels of a pixel, and cores whole rows.
+    then cores take whole rows, and tiles all panels of a pixel, unless ``panels_in_turn`` says
+    otherwise.
 
     Cores that write panels of the same pixels write the same lines: 28² × 120 takes 2.1 × the time,
     14² × 200 3.1 × (two cores of a Zen 5); on one core panels in turn take 0.9 × the time.
@@ -95,7 +94,7 @@ def has_waiting_cycles(c: Contraction, target: Target) -> bool:
     """Whether ``waiting_cycles`` tells the time of a depthwise window."""
     if _waits_for_lines(c, target):
         return _is_far(c, target)
-    return rows_wait(c, target)
+    return waits_in_turn(c, target)
 
 
 def window_cycles(
@@ -231,8 +230,8 @@ def _cycles_of_shared_lines(c: Contraction, target: Target, k: Columns, tiles: N
 
     Of 16 tiles in turn by 18 layers two columns by seven rows are best, of stride 2 by four: 1.03
     and 1.05 × the time of the best of each layer (Zen 5, one core and two). Panels one after the
-    other have one column, at a third of the code: that of two, 20 KB, takes a network 3.5 µs to
-    fetch, as long as 14² × 184 takes.
+    other have one column on one core, at a third of the code: that of two, 20 KB, takes a network
+    3.5 µs to fetch, as long as 14² × 184 takes.
     """
     wide, high, vectors = whole(k, "rw"), whole(k, "rh"), whole(k, "nv")
     sums, strided = wide * high * vectors, is_strided(c)
@@ -297,7 +296,7 @@ def _is_far(c: Contraction, target: Target) -> bool:
     last = row_axes(c)[1]
     if last is None or not waits_for_stores(c, target):
         return False
-    return gcd(bytes_apart(c, last), SAME_SET_BYTES) >= FAR_BYTES
+    return _meet_in_few_sets(bytes_apart(c, last))
 
 
 def _is_flat(c: Contraction, target: Target) -> bool:
@@ -310,23 +309,23 @@ def _is_flat(c: Contraction, target: Target) -> bool:
     return apart and waits_for_stores(c, target)
 
 
-def rows_wait(c: Contraction, target: Target) -> bool:
-    """Whether a window waits for stores. On a Zen 5 one that runs a row of its taps at a time does
-    where pixels meet in few sets alone, or of stride 2 where they are near (56² × 128)."""
-    waits = waits_for_stores(c, target)
-    if not waits or not target.outruns_lines or whole_window(c) <= FEW_TAPS:
+def waits_in_turn(c: Contraction, target: Target) -> bool:
+    """Whether rows wait for stores, and less if tiles take panels in turn.
+
+    Windows of more than nine taps, which run a row of them at a time, do not on a Zen 5 but where
+    pixels meet in few sets, or of stride 2 where they are near (56² × 128): 24² × 768 by 5 × 5 taps
+    takes 0.6 × the time panel by panel, 28² × 256 0.65, 14² × 512 1.06.
+    """
+    waits, last = waits_for_stores(c, target), row_axes(c)[1]
+    if last is None or not waits or not target.outruns_lines or whole_window(c) <= FEW_TAPS:
         return waits
-    last = row_axes(c)[1]
-    near = last is not None and step_of(c, last) > 1 and bytes_apart(c, last) <= APART_BYTES
-    return near or waits_in_few_sets(c, target)
+    apart, step = bytes_apart(c, last), step_of(c, last)
+    return _meet_in_few_sets(apart // step) or (step > 1 and apart <= APART_BYTES)
 
 
-def waits_in_few_sets(c: Contraction, target: Target) -> bool:
-    """Whether rows wait for stores, and pixels beside each other meet in one or two sets."""
-    last = row_axes(c)[1]
-    if last is None or not waits_for_stores(c, target):
-        return False
-    return gcd(bytes_apart(c, last) // step_of(c, last), SAME_SET_BYTES) >= FAR_BYTES
+def _meet_in_few_sets(apart: int) -> bool:
+    """Whether pixels so many bytes apart meet in one or two sets of the first level."""
+    return gcd(apart, SAME_SET_BYTES) >= FAR_BYTES
 
 
 def _moved_bytes(c: Contraction) -> int:

@@ -39,7 +39,7 @@ FORK_CYCLES = 1000.0
 
 
 def cycles(b: InvertedResidual, target: Target, lanes: int, k: Columns) -> Numbers:
-    """Of the slowest core."""
+    """Of the slowest core: of one with more tasks, or with more channels of a block of rows."""
     batch, rows, _, channels = b.depthwise.shape
     panels = -(-channels // (whole(k, "nv") * lanes))
     blocks = -(-rows // whole(k, "mb"))

@@ -311,3 +311,14 @@ def test_sums_stay_in_registers_whatever_follows() -> None:
     loop = max(blocks, key=lambda block: block.count("vfmadd"))
     assert loop.count("vfmadd") == 56
     assert sum("(%rsp)" in line for line in loop.splitlines() if "zmm" in line) <= 4
+
+
+@pytest.mark.parametrize("target", [
+    "llvm -mcpu=znver3 -num-cores=1",  # 12 sums, which LLVM keeps
+    "llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-n1 -num-cores=1",
+])  # fmt: skip
+def test_other_processors_have_no_code_for_that(target: str) -> None:
+    workload = Workload.from_function(product(96, 64, 96))
+    default = config_space(workload, Target(target)).default
+    program = lower(schedule_workload(workload, Target(target), default))
+    assert "asm" not in emit_llvm(program, Target(target)).text
