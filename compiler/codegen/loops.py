@@ -183,7 +183,7 @@ class Loops(Stores):
 
     def _fills_registers(self, head: _Head) -> bool:
         """Whether a loop's sums, which begin with it, leave few of AVX-512's registers: in 16 of
-        them LLVM kept the 12 sums of all 319 tasks that were looked at."""
+        them LLVM kept the 12 sums of all 288 tasks that were looked at."""
         if self.target.isa is not X86_64 or self.target.has_few_registers:
             return False
         begin = [value for value, _ in (*head.carried.values(), *head.late.values())]
@@ -224,7 +224,7 @@ def _every_register(count: int) -> str:
 
     In front of a loop whose sums fill the registers: LLVM hoists the constants of what follows
     such a loop out of the loops around both, and has moved all sums to the stack, in every step,
-    for one zero in a register (28² × 256→256 by Strassen's method 791 → 350 µs, Zen 5).
+    for one zero in a register (28² × 256→256 by Strassen's method 791 → 370 µs, Zen 5).
     """
     registers = ",".join(f"~{{xmm{i}}}" for i in range(count))
     return f'call void asm sideeffect "", "{registers}"()'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import gcd, inf, prod
+from math import inf, prod
 
 import numpy as np
 from tunefarm.compiler.processors import X86_64
@@ -12,8 +12,8 @@ from tunefarm.compiler.space.columns import Numbers, allows, cheapest, unevennes
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, Value
 from tunefarm.compiler.space.contraction.blocks import default_blocks
 from tunefarm.compiler.space.contraction.depthwise import (
-    FAR_BYTES,
     has_waiting_cycles,
+    pixels_meet,
     waiting_cycles,
     waits_in_turn,
     window_cycles,
@@ -73,15 +73,14 @@ def default_of(
     unrolled = 2 if spare and c.reduce[-1].extent > 1 else 1
     # Where multiply-adds take no operand from memory, all taps' weights would spill.
     window = whole_window(c) if spare and target.isa is X86_64 else 0
-    tiles = {n: choices[n] for n in ("rw", "rh", "nv")}
-    kinds: list[dict[str, tuple[Value, ...]]] = [{}]
+    tiles = [{n: choices[n] for n in ("rw", "rh", "nv")}]
     if _by_rows_of_taps(c, target, window):
         window = c.reduce[-1].extent
-        kinds = _row_tiles(c, target, choices)
+        tiles = _row_tiles(c, target, choices)
     none = dict.fromkeys(("pack_lhs", "pack_rhs", "prefetch", "next_panel"), 0)
-    for kind in kinds:
+    for kind in tiles:
         found, cycles = cheapest(
-            tiles | kind,
+            kind,
             {"ku": window or unrolled, "mb": 1, "nb": 1, **none},
             constraints,
             lambda k: tile_cycles(c, target, lanes, k) * _unevenness(c, target, lanes, k),
@@ -157,7 +156,7 @@ def _unrolls_a_row_of_taps(c: Contraction, target: Target) -> bool:
         return False
     if last is None or step_of(c, last) > 1:
         return False
-    return gcd(bytes_apart(c, last), SAME_SET_BYTES) < FAR_BYTES
+    return not pixels_meet(bytes_apart(c, last))
 
 
 def _of_few_sums(

@@ -296,7 +296,7 @@ def _is_far(c: Contraction, target: Target) -> bool:
     last = row_axes(c)[1]
     if last is None or not waits_for_stores(c, target):
         return False
-    return _meet_in_few_sets(bytes_apart(c, last))
+    return pixels_meet(bytes_apart(c, last))
 
 
 def _is_flat(c: Contraction, target: Target) -> bool:
@@ -320,10 +320,10 @@ def waits_in_turn(c: Contraction, target: Target) -> bool:
     if last is None or not waits or not target.outruns_lines or whole_window(c) <= FEW_TAPS:
         return waits
     apart, step = bytes_apart(c, last), step_of(c, last)
-    return _meet_in_few_sets(apart // step) or (step > 1 and apart <= APART_BYTES)
+    return pixels_meet(apart // step) or (step > 1 and apart <= APART_BYTES)
 
 
-def _meet_in_few_sets(apart: int) -> bool:
+def pixels_meet(apart: int) -> bool:
     """Whether pixels so many bytes apart meet in one or two sets of the first level."""
     return gcd(apart, SAME_SET_BYTES) >= FAR_BYTES
 
