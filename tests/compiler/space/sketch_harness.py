@@ -25,12 +25,20 @@ from tunefarm.compiler.space.config import Nest
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.interpreter import interpret
+from tunefarm.compiler.tir.ir import For, LoopKind
 from tunefarm.compiler.tir.transform.lower import lower
+from tunefarm.compiler.tir.visit import walk_stmt
 from tunefarm.compiler.workload import Workload
 
 from tests.compiler.mismatch import mismatch
 
 Array = NDArray[Any]
+
+
+def parallel_loops(program: PrimFunc) -> list[For]:
+    """The loops whose iterations cores share."""
+    loops = (s for s in walk_stmt(program.body) if isinstance(s, For))
+    return [loop for loop in loops if loop.kind is LoopKind.PARALLEL]
 
 
 def operator_cases() -> ModuleType:

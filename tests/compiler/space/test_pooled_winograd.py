@@ -9,7 +9,7 @@ import pytest
 from convolutions import space_by
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sketch_harness import configs, draw, verify
+from sketch_harness import configs, draw, parallel_loops, verify
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Expr, Function, TensorType, Var
 from tunefarm.compiler.ops import call
@@ -25,8 +25,7 @@ from tunefarm.compiler.space.pooled_winograd.knobs import held_bytes
 from tunefarm.compiler.space.pooled_winograd.program import bands_of, pooled_of
 from tunefarm.compiler.space.winograd.memory import BY_COLUMN, BY_GROUP
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.tir import Allocate, For, PrimFunc
-from tunefarm.compiler.tir.ir import LoopKind
+from tunefarm.compiler.tir import Allocate, Const, PrimFunc
 from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.tir.visit import walk_stmt
 from tunefarm.compiler.workload import Workload
@@ -139,8 +138,9 @@ def test_a_ring_keeps_the_rows_of_a_band_and_each_core_has_half() -> None:
     program = lower(schedule_workload(Workload.from_function(function), ZEN5, config))
     kept = {s.buffer.shape for s in walk_stmt(program.body) if isinstance(s, Allocate)}
     assert (1, 2, 4, 121, 64) in kept  # two rows of tiles, of 28
-    parallel = [s for s in walk_stmt(program.body) if isinstance(s, For)]
-    assert [s.extent.value for s in parallel if s.kind is LoopKind.PARALLEL] == [2]  # type: ignore[union-attr]
+    (parallel,) = parallel_loops(program)
+    assert isinstance(parallel.extent, Const)
+    assert parallel.extent.value == 2
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sketch_harness import check
+from sketch_harness import check, parallel_loops
 from tunefarm.compiler.ir import Function, TensorType, Var
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.space import config_space, contraction
 from tunefarm.compiler.space.config import Config
 from tunefarm.compiler.space.contraction.shape import PANELS_INSIDE
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.tir.ir import Allocate, For, LoopKind
+from tunefarm.compiler.tir.ir import Allocate
 from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.tir.visit import walk_stmt
 from tunefarm.compiler.workload import Workload
@@ -255,10 +255,7 @@ def test_short_windows_whose_loads_meet_two_lines_are_shared(channels: int, shar
     function = depthwise((28, 28), channels, strides=(2, 2))
     config = contraction_default(function, target)
     program = lower(contraction.schedule(function, target, config))
-    parallel = [
-        f for f in walk_stmt(program.body) if isinstance(f, For) and f.kind is LoopKind.PARALLEL
-    ]
-    assert bool(parallel) == shared
+    assert bool(parallel_loops(program)) == shared
 
 
 @pytest.mark.parametrize(("size", "channels", "taps", "ku"), [

@@ -11,7 +11,7 @@ import pytest
 from convolutions import WIDE, convolution, verify_configs
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sketch_harness import draw, verify
+from sketch_harness import draw, parallel_loops, verify
 from tunefarm.compiler.build import build_kernel
 from tunefarm.compiler.codegen.llvm import emit_llvm
 from tunefarm.compiler.ir import Function
@@ -39,9 +39,7 @@ from tunefarm.compiler.space.winograd.transforms import (
     transforms,
 )
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.tir.ir import For, LoopKind
 from tunefarm.compiler.tir.transform.lower import lower
-from tunefarm.compiler.tir.visit import walk_stmt
 from tunefarm.compiler.workload import Workload
 
 F32 = "float32"
@@ -155,10 +153,7 @@ def test_cores_share_the_tiles_of_an_image(image: tuple[int, int], stride: int, 
     knobs = {"mb": rows, "rw": rw, "nb": 1, "nv": 2, "ku": 1, "by_row": 0, "next_panel": 1}
     config = {**winograd_space(function).default, **tiled((2, 2)), **knobs}
     program = schedule_workload(Workload.from_function(function), HOST, config)
-    parallel = [
-        f for f in walk_stmt(program.body) if isinstance(f, For) and f.kind is LoopKind.PARALLEL
-    ]
-    assert len(parallel) == 2
+    assert len(parallel_loops(program)) == 2
     arrays = draw(function, np.random.default_rng(4))
     for run in ("execute", "interpret"):
         verify(function, HOST, config, arrays, run)
