@@ -41,7 +41,7 @@ from tunefarm.compiler.target import LINE_BYTES, SAME_SET_BYTES, Target, dtype_b
 # Multiply-adds of an unrolled body: twice as many take LLVM twice as long and run no faster (28 of
 # one step hide a loop's three instructions), and long ones it may spill.
 MAX_BODY = 64
-WHOLE_ROW = 28  # sums of a tile that has whole rows of a window's results: LLVM spills two terms
+WHOLE_ROW = 28  # sums of a tile of whole rows of a window's results: LLVM spills two terms of more
 # Pixels of a tile that takes a row of taps at a time: registers hold its sums and inputs.
 ROW_PIXELS, STRIDED_PIXELS = 14, 10
 SPLIT_LINES = 0.2  # of a kernel's time, where each vector is a panel of its own
@@ -143,7 +143,7 @@ def _most_unrolled(c: Contraction, target: Target, tile: Mapping[str, Value]) ->
     if _unrolls_a_row_of_taps(c, target):
         return sums * c.reduce[-1].extent
     whole_rows = last is not None and tile["rw"] == last.extent and taps(c, last) > 1
-    return WHOLE_ROW if whole_rows and sums >= WHOLE_ROW else MAX_BODY
+    return sums if whole_rows and sums >= WHOLE_ROW else MAX_BODY
 
 
 def _unrolls_a_row_of_taps(c: Contraction, target: Target) -> bool:

@@ -70,9 +70,11 @@ def test_defaults_of_depthwise_layers(
         ((1, 112, 112, 96), 16, 7, 2, (1, 2)),  # tiles of Winograd's method beyond the stack
         ((1, 56, 56, 1024), 96, 3, 1, (1, 2)),
         ((2, 57, 57, 768), 48, 3, 2, (1, 2)),
+        ((1, 5, 6, 64), 16, 3, 1, (1, 2)),  # a tile of 30 sums, whole rows of the image
+        ((1, 9, 10, 64), 16, 3, 1, (1, 2)),
     ],
 )
-def test_defaults_of_deep_convolutions(
+def test_defaults_of_convolutions(
     processor: str,
     image: tuple[int, int, int, int],
     outputs: int,
