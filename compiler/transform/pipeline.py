@@ -31,6 +31,7 @@ from tunefarm.compiler.transform.recognize_functions import recognize_functions
 from tunefarm.compiler.transform.recognize_rows import recognize_rows
 from tunefarm.compiler.transform.simplify_inference import simplify_inference
 from tunefarm.compiler.transform.split_columns import split_columns
+from tunefarm.compiler.transform.split_inputs import split_inputs
 from tunefarm.compiler.transform.sum_single_rows import sum_single_rows
 from tunefarm.compiler.transform.unfold_patches import unfold_patches
 from tunefarm.compiler.transform.unfold_windows import unfold_windows
@@ -59,6 +60,7 @@ STEPS = (
     Pass("lower_precision", lower_precision, level=0),
     Pass("unfold_windows", unfold_windows, level=2),
     Pass("convolve_in_float32", convolve_in_float32, level=2),
+    Pass("split_inputs", split_inputs, level=2),
     Pass("pack_pixels", pack_pixels, level=2),
     Pass("eliminate_dead_code", eliminate_dead_code, level=1),
     Pass("flush_denormals", flush_denormals, level=2),
