@@ -67,7 +67,7 @@ def cycles_on_one_core(function: Function, target: Target) -> float | None:
             assert row_conv is not None
             return float(winograd_1d_cycles(row_conv, one, one.lanes("float32"), k)[0])
         case str(name) if name in WINOGRAD:
-            conv = convolution_of(function, in_groups=True)
+            conv = convolution_of(function, every=True)
             assert conv is not None
             return float(WINOGRAD[name](conv, one, one.lanes("float32"), k)[0])
         case _:

@@ -48,7 +48,7 @@ def _split(node: Call, uses: Uses, target: Target) -> Expr | None:
     if together is None:
         return None
     found, least = None, together / WORTH
-    for count in _counts(tensor_type(node.args[0]).shape[-1]):
+    for count in _counts(node):
         parts = _parts(node, count)
         cycles = _cycles_of(node, parts, uses, target)
         if cycles is not None and cycles < least:
@@ -65,17 +65,20 @@ def _fits(node: Call) -> bool:
         isinstance(weight, Constant)
         and (attrs["data_layout"], attrs["kernel_layout"]) == ("NSC", "SIO")
         and result_channels_last(attrs)
-        and len(weight.data.shape) == 4
-        and max(weight.data.shape[:2]) in ROW_TILES
+        and len(weight.data.shape) in (4, 5)
+        and max(weight.data.shape[:-2]) in ROW_TILES
         and tensor_type(x).dtype == tensor_type(node).dtype == "float32"
         and attrs["groups"] == 1
         and bool(tensor_type(node).size)
     )
 
 
-def _counts(inputs: int) -> Sequence[int]:
-    """Into how many equal parts the inputs are split, the fewest first."""
-    counts = range(-(-inputs // MOST), inputs // LEAST + 1)
+def _counts(node: Call) -> Sequence[int]:
+    """Into how many equal parts the inputs are split, the fewest first. Those of a volume are the
+    inputs of all frames that a result reads."""
+    *taps, inputs, _ = tensor_type(node.args[1]).shape
+    terms = inputs * (taps[0] if len(taps) == 3 else 1)
+    counts = range(-(-terms // MOST), terms // LEAST + 1)
     return [n for n in counts if n > 1 and inputs % (n * _STEP) == 0][:TRIED]
 
 

@@ -53,12 +53,14 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     the stack."""
     if target.kind != "llvm" or target.strict:
         return None
-    c = convolution_of(function, in_groups=True)
+    c = convolution_of(function, every=True)
     lanes = target.lanes("float32")
     if c is None or min(c.height, c.width) < 2:
         return None
     if c.group_outputs < lanes or 2 * c.depth < lanes or (phases(c.taps) == 1 and c.inputs < lanes):
         return None
+    if c.frames is not None and c.inputs % lanes:
+        return None  # a vector would have channels of two frames
     default, cycles = default_of(c, target, lanes)
     if math.isinf(cycles):
         return None
@@ -76,7 +78,7 @@ def space(function: Function, target: Target) -> SketchSpace | None:
 def saving(function: Function, target: Target) -> float:
     """How many times fewer cycles the method takes than the direct sum at peak, in the model; 1
     where it does not apply or saves none."""
-    c = None if space(function, target) is None else convolution_of(function, in_groups=True)
+    c = None if space(function, target) is None else convolution_of(function, every=True)
     if c is None:
         return 1.0
     lanes = target.lanes("float32")

@@ -17,7 +17,11 @@ from tunefarm.compiler.space.prefetch import (
     prefetch_shares,
 )
 from tunefarm.compiler.space.tiles import in_parallel, in_registers, place_sums
-from tunefarm.compiler.space.winograd.convolution import Convolution, convolution_of
+from tunefarm.compiler.space.winograd.convolution import (
+    Convolution,
+    convolution_of,
+    is_volume,
+)
 from tunefarm.compiler.space.winograd.counts import lone_lanes
 from tunefarm.compiler.space.winograd.ends import ends_of
 from tunefarm.compiler.space.winograd.memory import (
@@ -43,7 +47,7 @@ TERMS_AHEAD = 128  # 14² × 256 on Zen 5: 0.95 × the time of the next panel's 
 
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     """Apply a config. Raises ScheduleError if the method does not apply or a knob misfits."""
-    c = convolution_of(function, in_groups=True)
+    c = convolution_of(function, every=True)
     if c is None:
         raise ScheduleError(
             "the workload is no 3x3 convolution of stride 1 or 2, and no 7x7 one of stride 2, "
@@ -62,7 +66,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     transform = filter_transform(tile, c.stride, c.taps)
     program = s.transform_layout(program, c.filter_param, packed_filters(c, width, transform))
 
-    program, outer, panel, row, results = _place_results(program, final, knob, lanes, rolled)
+    program, outer, panel, row, results = _place_results(program, c, final, knob, lanes, rolled)
     if write is None:
         program = place_columns(program, c, row, knob, lanes)
     else:
@@ -145,11 +149,14 @@ def packed_filters(c: Convolution, width: int, transform: str) -> PackedLayout:
 
 
 def _place_results(
-    program: PrimFunc, final: str, knob: dict[str, int], lanes: int, rolled: bool
+    program: PrimFunc, c: Convolution, final: str, knob: dict[str, int], lanes: int, rolled: bool
 ) -> tuple[PrimFunc, tuple[Var, ...], Var, Var, Var]:
-    """Blocks of rows of tiles and, of each group, of panels; in a block panels, rows of tiles or
-    the groups of a row, and the vectors of a tile's results."""
-    n, h, w, *group, o = s.loops_of(program, final)
+    """Blocks of rows of tiles, of a volume frame by frame, and, of each group, of panels; in a
+    block panels, rows of tiles or the groups of a row, and the vectors of a tile's results."""
+    n, *rest = s.loops_of(program, final)
+    if is_volume(c.anchor):
+        program, n = s.fuse(program, n, rest.pop(0))
+    h, w, *group, o = rest
     program, (row_block, tile_row, row) = s.split(program, h, knob["mb"], knob["tile_h"])
     of_row = (knob["rw"],) if knob["by_row"] >= BY_GROUP else ()
     program, (*groups, column) = s.split(program, w, *of_row, knob["tile_w"])

@@ -21,9 +21,31 @@ from tunefarm.compiler.space.winograd.transforms import (
 
 
 @dataclass(frozen=True, slots=True)
+class Frames:
+    """Images of a volume: each of the ``results`` reads ``taps`` of its ``extent``, the first of
+    them the one at ``stride`` times its number less ``padding``, zeros beyond the ends."""
+
+    extent: int
+    results: int
+    taps: int
+    stride: int
+    padding: int
+
+    @property
+    def taps_inside(self) -> int:
+        """How many frames all results read."""
+        return sum(
+            0 <= at * self.stride + tap - self.padding < self.extent
+            for at in range(self.results)
+            for tap in range(self.taps)
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Convolution:
     """A fused convolution that Winograd's method can compute: one of ``FILTERS``, constant weights,
-    channels last (of 7 × 7 in the result alone), in groups as ``group_conv``.
+    channels last (of 7 × 7 in the result alone), in groups as ``group_conv``. Of a volume each
+    frame of the result is an image, whose inputs are those of all ``frames`` that it reads.
 
     ``inputs`` are those that a result has: of several ``groups`` each has as many, and its part of
     the ``outputs``. ``padding`` is what the input lacks above and at the left. Of an image in
@@ -45,6 +67,7 @@ class Convolution:
     parts: int = 1
     part_rows: int = 0
     groups: int = 1
+    frames: Frames | None = None
 
     @property
     def kernel(self) -> tuple[int, int]:
@@ -58,8 +81,8 @@ class Convolution:
 
     @property
     def depth(self) -> int:
-        """Terms of a product: the input's channels, those of each phase."""
-        return self.inputs * phases(self.taps) ** 2
+        """Terms of a product: the input's channels, those of each phase or frame."""
+        return self.inputs * phases(self.taps) ** 2 * (self.frames.taps if self.frames else 1)
 
     @property
     def group_outputs(self) -> int:
@@ -96,6 +119,13 @@ class Convolution:
         windows = ((self.taps,) * 2, (self.stride,) * 2)
         return taps_inside(extents, self.padding, image_size(self.anchor), *windows)
 
+    @property
+    def images_read(self) -> int:
+        """How often a result's image reads one of the input."""
+        if self.frames is None:
+            return self.batch
+        return self.batch // self.frames.results * self.frames.taps_inside
+
 
 def taps_inside(
     extents: Sequence[int],
@@ -116,23 +146,38 @@ def taps_inside(
 
 
 @lru_cache(maxsize=64)
-def convolution_of(function: Function, in_groups: bool = False) -> Convolution | None:
+def convolution_of(function: Function, every: bool = False) -> Convolution | None:
     """The convolution of a fused function; None if the method does not apply. Those of several
-    groups only where the caller can compute them."""
-    if in_groups:
+    groups and of volumes only where the caller can compute ``every`` one."""
+    if every:
         function = view_groups(function)
     anchor = find_anchor(function)
-    position = None if anchor is None or not _fits(anchor) else constant_filter(function, anchor)
-    if anchor is None or position is None:
+    if anchor is None or not (_fits(anchor) or (every and _fits_volume(anchor))):
         return None
-    batch, height, width, *outputs = tensor_type(anchor).shape
-    (top, _), (left, _) = pairs(anchor.attrs["padding"])
-    taps, _, inputs, *_ = tensor_type(anchor.args[1]).shape
-    stride = integers(anchor.attrs, "strides")[0]
+    position = constant_filter(function, anchor)
+    if position is None:
+        return None
+    frames = _frames_of(anchor)
+    batch, *_ = shape = tensor_type(anchor).shape
+    if frames is not None:
+        batch, shape = batch * frames.results, shape[1:]
+    _, height, width, *outputs = shape
+    *_, (top, _), (left, _) = pairs(anchor.attrs["padding"])
+    taps, _, inputs, *_ = tensor_type(anchor.args[1]).shape[frames is not None :]
+    stride = integers(anchor.attrs, "strides")[-1]
     return Convolution(
         function, anchor, position, batch, height, width, inputs, prod(outputs), (top, left),
-        stride, taps, groups=prod(outputs[:-1]),
+        stride, taps, groups=prod(outputs[:-1]), frames=frames,
     )  # fmt: skip
+
+
+def _frames_of(anchor: Call) -> Frames | None:
+    """Those of a volume."""
+    if not is_volume(anchor):
+        return None
+    (_, extent, *_), (_, results, *_) = tensor_type(anchor.args[0]).shape, tensor_type(anchor).shape
+    taps, stride = tensor_type(anchor.args[1]).shape[0], integers(anchor.attrs, "strides")[0]
+    return Frames(extent, results, taps, stride, pairs(anchor.attrs["padding"])[0][0])
 
 
 def constant_filter(function: Function, anchor: Call) -> int | None:
@@ -151,7 +196,14 @@ def constant_filter(function: Function, anchor: Call) -> int | None:
 def image_size(anchor: Call) -> tuple[int, ...]:
     """Rows and columns of the input."""
     shape = tensor_type(anchor.args[0]).shape
+    if is_volume(anchor):
+        return shape[2:4]
     return shape[1:3] if has_pixels(anchor) else shape[2:]
+
+
+def is_volume(anchor: Call) -> bool:
+    """True for a convolution along three dimensions."""
+    return anchor.op == "conv" and len(tensor_type(anchor).shape) == 5
 
 
 def has_pixels(anchor: Call) -> bool:
@@ -179,6 +231,22 @@ def _fits(anchor: Call) -> bool:
     apart = phases(taps[0]) > 1
     filters = [((taps, taps), (stride, stride)) for taps, stride in FILTERS]
     return (taps, strides) in filters and (anchor.op == "conv" if apart else has_pixels(anchor))
+
+
+def _fits_volume(anchor: Call) -> bool:
+    """True for convolutions of float32 volumes, channels last, of several frames a result."""
+    if not is_volume(anchor) or not _has_one_group(anchor) or not has_pixels(anchor):
+        return False
+    types, attrs = [tensor_type(a) for a in anchor.args], anchor.attrs
+    _, *taps = types[1].shape[:3]
+    _, *strides = integers(attrs, "strides")
+    filters = [([t, t], [s, s]) for t, s in FILTERS if phases(t) == 1]
+    return (
+        all(isinstance(a, Var) for a in anchor.args)
+        and all(t.dtype == "float32" for t in types)
+        and attrs["dilations"] == (1, 1, 1)
+        and (taps, strides) in filters
+    )
 
 
 def _has_one_group(anchor: Call) -> bool:

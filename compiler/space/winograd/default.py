@@ -169,10 +169,10 @@ def activation_bytes(c: Convolution) -> float:
 def direct_cycles(c: Convolution, target: Target, lanes: int, *, at_peak: bool = False) -> float:
     """Cycles of the direct sum without its taps in the padding, at two multiply-adds a cycle; of
     groups, if not asked for ``at_peak``, at what tiles of their few outputs reach."""
-    multiply = c.batch * prod(c.taps_inside) * c.inputs * c.outputs / (2 * lanes)
+    multiply = c.images_read * prod(c.taps_inside) * c.inputs * c.outputs / (2 * lanes)
     if c.groups > 1 and not at_peak:
         multiply *= _waiting(c, target, lanes)
-    weights = prod(c.kernel) * c.inputs * c.outputs * 4
+    weights = prod(c.kernel) * c.inputs * c.outputs * 4 * (c.frames.taps if c.frames else 1)
     rate, _ = weight_rates(weights, target)
     return float(overlapped(multiply, weights / rate, target.seen_share)) / target.num_cores
 

@@ -99,11 +99,17 @@ def _stages(
     rows_out = half_transformed(c, tile, lanes, ends, args, lone)
     rows, columns = c.tiles(tile)
 
-    def result(n: Expr, h: Expr, v: Expr, *o: Expr) -> Expr:
+    def result(n: Expr, *at: Expr) -> Expr:
+        if c.frames is not None:
+            n, at = n * c.frames.results + at[0], at[1:]
+        h, v, *o = at
         t = (n * rows + h // tile[0]) * columns + v // tile[1]
         return result_of(c, tile, rows_out, (h % tile[0], t, v, *o))
 
-    return te.compute((c.batch, c.height, c.width, *c.output_axes), result, "winograd")
+    images = (c.batch,)
+    if c.frames is not None:
+        images = (c.batch // c.frames.results, c.frames.results)
+    return te.compute((*images, c.height, c.width, *c.output_axes), result, "winograd")
 
 
 def half_transformed(
@@ -229,7 +235,13 @@ def _padded(c: Convolution, x: te.Tensor, image: Expr, row: Expr, column: Expr, 
         image, row = image // c.parts, row + image % c.parts * c.part_rows
     (height, width), top, left = image_size(c.anchor), row - c.padding[0], column - c.padding[1]
     inside = (top >= 0) & (top < height) & (left >= 0) & (left < width)
-    value = x[image, top, left, *of] if has_pixels(c.anchor) else x[image, *of, top, left]
+    if c.frames is not None:
+        f, (q,) = c.frames, of
+        frame = image % f.results * f.stride + q // c.inputs - f.padding
+        inside &= (frame >= 0) & (frame < f.extent)
+        value = x[image // f.results, frame, top, left, q % c.inputs]
+    else:
+        value = x[image, top, left, *of] if has_pixels(c.anchor) else x[image, *of, top, left]
     return te.if_then_else(inside, value, te.const(0, x.dtype))
 
 

@@ -198,8 +198,12 @@ def transform_filter(
     weights: NDArray[Any], tile: tuple[int, int], stride: int = 1, taps: int = 3
 ) -> NDArray[Any]:
     """G g Gᵀ of weights ``[taps, taps, inputs, outputs]``, in float64 and rounded once. There may
-    be any number of taps in a dimension that is ``SUMMED``."""
+    be any number of taps in a dimension that is ``SUMMED``. Of ``[frames, taps, taps, inputs,
+    outputs]`` the inputs of all frames are those of one."""
     exact = weights.astype(np.float64)
+    if exact.ndim == 5:
+        frames, _, _, inputs, outputs = exact.shape
+        exact = np.moveaxis(exact, 0, 2).reshape(taps, taps, frames * inputs, outputs)
     if SUMMED in tile:
         above, across = (
             np.eye(n) if t == SUMMED else np.array(transforms_of_rows(t, stride, taps).filter)

@@ -515,7 +515,7 @@ def test_a_kernel_holds_what_the_model_counts(target: Target, by_row: int, group
     workload = Workload.from_function(function)
     program = schedule_workload(workload, target, {"sketch": "winograd", **config})
     columns = {name: np.array([value]) for name, value in config.items()}
-    c = convolution_of(function, in_groups=True)
+    c = convolution_of(function, every=True)
     assert c is not None
     (held,) = held_bytes(c, target, target.lanes(F32), columns)
     workspace = emit_llvm(lower(program), target).workspace_bytes

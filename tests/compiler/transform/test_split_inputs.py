@@ -18,7 +18,7 @@ import tunefarm
 TARGET = Target("llvm -mcpu=znver5 -num-cores=1")
 
 
-def convolved(x: Expr, outputs: int, taps: tuple[int, int] = (3, 3), **attrs: Any) -> Expr:
+def convolved(x: Expr, outputs: int, taps: tuple[int, ...] = (3, 3), **attrs: Any) -> Expr:
     inputs = tensor_type(x).shape[-1] // attrs.get("groups", 1)
     weights = np.random.default_rng(2).standard_normal((*taps, inputs, outputs))
     padding = tuple((k // 2, k // 2) for k in taps)
@@ -62,6 +62,18 @@ def test_random_ones_keep_their_meaning(monkeypatch: pytest.MonkeyPatch) -> None
         )
         split += len(inputs_of(after)) > 1
     assert split > 15
+
+
+def test_volumes_count_the_inputs_of_all_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    attrs = {"taps": (3, 3, 3), "strides": (1, 1, 1), "dilations": (1, 1, 1)}
+    before = module((1, 2, 14, 14, 256), 256, **attrs)
+    assert inputs_of(split_inputs.split_inputs(before, TARGET)) == [64] * 4
+    forced(monkeypatch, least=48, most=64)
+    before = module((2, 3, 6, 5, 64), 17, **attrs)
+    after = split_inputs.split_inputs(before, TARGET)
+    assert inputs_of(after) == [16] * 4
+    x = np.random.default_rng(0).standard_normal((2, 3, 6, 5, 64)).astype(np.float32)
+    agree(after, before, [x], atol=1e-4)
 
 
 def test_concatenations_of_whole_parts_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
