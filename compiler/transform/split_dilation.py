@@ -6,22 +6,23 @@ small images, side by side in the batch, of which each is an ordinary convolutio
 conv[dilations = d](x[n, h, w, i], k)
     ->  whole(conv(phases(x), k)),  phases: [n, h, w, i] -> [n·d·d, ⌈h / d⌉, ⌈w / d⌉, i]
 
-The two copies are in the model that decides. Source: Wang and Ji, "Smoothed Dilated Convolutions
-for Improved Dense Prediction" (2018), which decomposes them so.
+The two copies are in the model that decides, and what ``split_inputs`` makes of many inputs.
+Source: Wang and Ji, "Smoothed Dilated Convolutions for Improved Dense Prediction" (2018), which
+decomposes them so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tunefarm.compiler.ir import Call, Constant, Expr, Function, Var, tensor_type
+from tunefarm.compiler.ir import Call, Constant, Expr, tensor_type
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.ops.common import integers
 from tunefarm.compiler.ops.conv import pairs, result_channels_last
-from tunefarm.compiler.space.estimate import cycles_on_one_core
 from tunefarm.compiler.space.winograd.transforms import ROW_TILES
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.constants import reshape, transpose
+from tunefarm.compiler.transform.split_inputs import least_cycles
 
 WORTH = 1.1  # times fewer cycles in the model
 _COPY_CYCLES = 0.5  # an element copied: 0.35 on Zen 4, of images in the second cache
@@ -48,18 +49,11 @@ def _plain(node: Call) -> Call | None:
 
 
 def _pays(node: Call, plain: Call, target: Target) -> bool:
-    direct, phased = _cycles(node, target), _cycles(plain, target)
+    direct, phased = (least_cycles(n, target) for n in (node, plain))
     copied = tensor_type(node.args[0]).size + tensor_type(node).size
     if direct is None or phased is None:
         return False
     return WORTH * (phased + _COPY_CYCLES * copied) < direct
-
-
-def _cycles(node: Call, target: Target) -> float | None:
-    x, w = (Var(name, tensor_type(arg)) for name, arg in zip("xw", node.args, strict=True))
-    body = call("conv", x, w, **dict(node.attrs))  # type: ignore[arg-type]
-    function = Function((x, w), body, {"primitive": True, "constants": (1,)})
-    return cycles_on_one_core(function, target)
 
 
 def _fits(node: Call) -> bool:

@@ -41,19 +41,28 @@ def split_inputs(module: IRModule, target: Target) -> IRModule:
     return rewrite_main(module, [lambda node, uses: _split(node, uses, target)])
 
 
+def least_cycles(node: Call, target: Target) -> float | None:
+    """Cycles of a convolution, or of its parts where it splits; None where no model knows them."""
+    return _best(node, {}, target)[0]
+
+
 def _split(node: Call, uses: Uses, target: Target) -> Expr | None:
-    if not _fits(node):
-        return None
+    parts = _best(node, uses, target)[1] if _fits(node) else []
+    return _sum(parts) if parts else None
+
+
+def _best(node: Call, uses: Uses, target: Target) -> tuple[float | None, list[Call]]:
+    """Cycles of a convolution, and the parts that it splits into; none where it stays whole."""
     together = _cycles(node, target)
     if together is None:
-        return None
-    found, least = None, together / WORTH
+        return None, []
+    limit, found = together / WORTH, []
     for count in _counts(node):
         parts = _parts(node, count)
         cycles = _cycles_of(node, parts, uses, target)
-        if cycles is not None and cycles < least:
-            found, least = parts, cycles
-    return None if found is None else _sum(found)
+        if cycles is not None and cycles < limit:
+            limit, found = cycles, parts
+    return limit if found else together, found
 
 
 def _fits(node: Call) -> bool:

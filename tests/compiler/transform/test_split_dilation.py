@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pass_harness import agree, calls, module_of, var
+from pass_harness import agree, calls, kernels_in, module_of, var
 from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.ir import Call, Constant, IRModule
 from tunefarm.compiler.ops import call
@@ -108,6 +108,15 @@ def test_what_gains_is_built_and_computes_the_same(
     (want,) = evaluate(module, {"x": x})
     (got,) = tunefarm.build(module).run({"x": x}).values()
     assert np.max(np.abs(got - want)) <= 1e-5 * np.max(np.abs(want))
+
+
+def test_many_inputs_are_split_in_the_model_that_decides() -> None:
+    """Of 2048 no block of the phases' tiles fits the second cache; of 256 it does."""
+    target = Target("llvm -mcpu=znver5 -num-cores=1")
+    module = dilated((1, 32, 32, 2048), 256, (6, 6))
+    assert dilations(legalize(module, target)) == [(1, 1)]
+    kernels = kernels_in(optimize(module, target))
+    assert [k for k in kernels if "conv" in k] == ["conv", *["conv add"] * 7]
 
 
 def test_what_follows_is_computed_with_the_copy() -> None:

@@ -84,7 +84,8 @@ def test_concatenations_of_whole_parts_are_not_made(monkeypatch: pytest.MonkeyPa
     after = split_inputs.split_inputs(before, TARGET)
     assert inputs_of(after) == [32] * 4
     names = [str(n.op) for n in calls(after.main.body)]
-    assert "concat" not in names and names.count("slice") == 2
+    assert "concat" not in names
+    assert names.count("slice") == 2
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(tensor_type(p).shape).astype(np.float32) for p in (a, b, c)]
     agree(after, before, arrays, atol=1e-4)
@@ -131,7 +132,7 @@ def test_what_gains_is_built_and_computes_the_same() -> None:
     x = np.random.default_rng(0).standard_normal((1, 13, 14, 1024)).astype(np.float32)
     (want,) = evaluate(before, {"x": x})
     (got,) = tunefarm.build(before, target=Target.host(1)).run({"x": x}).values()
-    assert np.max(np.abs(got - want)) <= 1e-5 * np.max(np.abs(want))
+    assert np.max(np.abs(got - want)) <= 5e-6 * np.max(np.abs(want))
 
 
 def test_sums_are_added_where_they_are_made() -> None:
