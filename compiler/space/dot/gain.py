@@ -9,6 +9,7 @@ from tunefarm.compiler.space import winograd, winograd_1d
 from tunefarm.compiler.space.dot.shape import PAIRS, DotProduct, dot_product_of
 from tunefarm.compiler.space.matrix_tiles.shape import tiled_product_of
 from tunefarm.compiler.space.product_cycles import moved_cycles
+from tunefarm.compiler.space.winograd.parts import equal_parts
 from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir.tensor_intrinsics import TensorIntrinsic
 
@@ -41,9 +42,13 @@ def issue_cycles(intrinsic: TensorIntrinsic, target: Target) -> float:
 
 
 def saved_by_winograd(wide: Function, target: Target) -> float:
-    """How many times fewer cycles float32 sums take by Winograd's method, of tiles or along rows;
-    1 where it saves none."""
-    return max(winograd.saving(wide, target), winograd_1d.saving(wide, target))
+    """How many times fewer cycles float32 sums take by Winograd's method, of tiles or along rows,
+    of parts of many inputs too; 1 where it saves none."""
+    return max(
+        method.saving(function, target)
+        for function in (wide, *equal_parts(wide).values())
+        for method in (winograd, winograd_1d)
+    )
 
 
 def gain_over_float32(narrow: Function, wide: Function, target: Target) -> float:

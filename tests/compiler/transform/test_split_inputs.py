@@ -10,6 +10,7 @@ from pass_harness import agree, calls, module_of, var
 from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.ir import Call, Constant, Expr, IRModule, tensor_type
 from tunefarm.compiler.ops import call
+from tunefarm.compiler.space.winograd import parts
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform import optimize, split_inputs
 
@@ -43,8 +44,8 @@ def inputs_of(module: IRModule) -> list[int]:
 
 def forced(monkeypatch: pytest.MonkeyPatch, least: int = 16, most: int = 32) -> None:
     """Every convolution splits that can be split."""
-    monkeypatch.setattr(split_inputs, "LEAST", least)
-    monkeypatch.setattr(split_inputs, "MOST", most)
+    monkeypatch.setattr(parts, "LEAST", least)
+    monkeypatch.setattr(parts, "MOST", most)
     monkeypatch.setattr(split_inputs, "WORTH", 1e-3)
 
 
