@@ -115,7 +115,7 @@ def _channels(x: Expr, first: int, behind: int) -> Expr:
 
 
 def _joins_channels(x: Expr) -> TypeGuard[Call]:
-    if not is_call(x, "concat"):
+    if not isinstance(x, Call) or x.op != "concat":
         return False
     rank = len(tensor_type(x).shape)
     return normalize_axis(integer(x.attrs, "axis"), rank) == rank - 1

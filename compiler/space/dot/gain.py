@@ -45,9 +45,9 @@ def saved_by_winograd(wide: Function, target: Target) -> float:
     """How many times fewer cycles float32 sums take by Winograd's method, of tiles or along rows,
     of parts of many inputs too; 1 where it saves none."""
     return max(
-        method.saving(function, target)
+        saving(function, target)
         for function in (wide, *equal_parts(wide).values())
-        for method in (winograd, winograd_1d)
+        for saving in (winograd.saving, winograd_1d.saving)
     )
 
 

@@ -106,7 +106,7 @@ def _stages(
         t = (n * rows + h // tile[0]) * columns + v // tile[1]
         return result_of(c, tile, rows_out, (h % tile[0], t, v, *o))
 
-    images = (c.batch,)
+    images: tuple[int, ...] = (c.batch,)
     if c.frames is not None:
         images = (c.batch // c.frames.results, c.frames.results)
     return te.compute((*images, c.height, c.width, *c.output_axes), result, "winograd")
