@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space import narrow
@@ -31,11 +33,16 @@ WINOGRAD = {
 }
 
 
-def cycles_on_one_core(function: Function, target: Target) -> float | None:
-    """Cycles of a fused product under its default config; None where no model knows them."""
+def cycles_on_one_core(
+    function: Function, target: Target, sketches: Collection[str] = ()
+) -> float | None:
+    """Cycles of a fused product under its default config; None where no model knows them, or where
+    that is of none of the ``sketches``, if some are given."""
     options = {**target.options, "num-cores": "1"}
     one = Target(" ".join([target.kind, *(f"-{k}={v}" for k, v in options.items())]))
     config = config_space(Workload.from_function(function), one).default
+    if sketches and config["sketch"] not in sketches:
+        return None
     k = {name: np.array([value]) for name, value in config.items() if name != "sketch"}
     match config["sketch"]:
         case "narrow":

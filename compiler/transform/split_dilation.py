@@ -22,10 +22,9 @@ from tunefarm.compiler.ops.conv import pairs, result_channels_last
 from tunefarm.compiler.space.winograd.transforms import ROW_TILES
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.constants import reshape, transpose
-from tunefarm.compiler.transform.split_inputs import least_cycles
+from tunefarm.compiler.transform.split_inputs import COPY_CYCLES, least_cycles
 
 WORTH = 1.1  # times fewer cycles in the model
-_COPY_CYCLES = 0.5  # an element copied: 0.35 on Zen 4, of images in the second cache
 
 
 def split_dilation(node: Call, target: Target) -> Expr | None:
@@ -53,7 +52,7 @@ def _pays(node: Call, plain: Call, target: Target) -> bool:
     copied = tensor_type(node.args[0]).size + tensor_type(node).size
     if direct is None or phased is None:
         return False
-    return WORTH * (phased + _COPY_CYCLES * copied) < direct
+    return WORTH * (phased + COPY_CYCLES * copied) < direct
 
 
 def _fits(node: Call) -> bool:

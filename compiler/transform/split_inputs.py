@@ -1,4 +1,4 @@
-"""Convolutions of many inputs as sums of ones of some of them, where Winograd's method then pays.
+"""Convolutions of many inputs as sums of ones of some of them, by Winograd's method, where it pays.
 
 conv(x, w)             ->  conv(x[…, :256], w[…, :256, :]) + conv(x[…, 256:], w[…, 256:, :])
 conv(concat(a, b), w)  ->  conv(a, …) + conv(b, …)                    where parts end as a does
@@ -11,11 +11,12 @@ are in the model that decides, which knows one core.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeGuard
 
-from tunefarm.compiler.ir import Call, Constant, Expr, IRModule, children, tensor_type
+from tunefarm.compiler.ir import Call, Constant, Expr, IRModule, tensor_type
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.ops.common import integer, normalize_axis
 from tunefarm.compiler.ops.conv import result_channels_last
@@ -24,18 +25,19 @@ from tunefarm.compiler.space.winograd.parts import equal_parts, part_counts
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.constants import constant
 from tunefarm.compiler.transform.outline import alone
-from tunefarm.compiler.transform.rewrite import Uses, is_call, rewrite_main
+from tunefarm.compiler.transform.rewrite import Uses, rewrite_main
 
 WORTH = 1.1  # times fewer cycles in the model
-_COPY_CYCLES = 0.5  # an element copied, as in ``split_dilation``
-_SUM_CYCLES = 1.0  # an element of a sum stored and read again
+COPY_CYCLES = 0.5  # an element copied: 0.35 on Zen 4, of images in the second cache
+SUM_CYCLES = 1.0  # an element of a sum stored and read again
+METHODS = ("winograd", "winograd_1d", "winograd_online")
 
 
 def split_inputs(module: IRModule, target: Target) -> IRModule:
     """Runs on channels-last graphs, when the precision of each product is known."""
     if target.kind != "llvm" or target.strict:
         return module
-    return rewrite_main(module, [lambda node, uses: _split(node, uses, target)])
+    return rewrite_main(module, [_Splitter(target).split])
 
 
 def least_cycles(node: Call, target: Target) -> float | None:
@@ -43,26 +45,53 @@ def least_cycles(node: Call, target: Target) -> float | None:
     return _best(node, {}, target)[0]
 
 
-def _split(node: Call, uses: Uses, target: Target) -> Expr | None:
-    count = _best(node, uses, target)[1] if _fits(node) else 1
-    return _sum_of_parts(node, count) if count > 1 else None
+@dataclass(slots=True)
+class _Splitter:
+    """Splits convolutions, which share the parts of what they read, and of their weights."""
 
+    target: Target
+    counts: dict[Hashable, int] = field(default_factory=dict)
+    channels: dict[tuple[Expr, int, int], Expr] = field(default_factory=dict)
+    weights: dict[tuple[Constant, int, int], Constant] = field(default_factory=dict)
 
-def _best(node: Call, uses: Uses, target: Target) -> tuple[float | None, int]:
-    """Cycles of a convolution, and into how many parts it splits."""
-    whole = alone(node, ("float32",) * 2, node.attrs)
-    together = cycles_on_one_core(whole, target)
-    if together is None:
-        return None, 1
-    limit, found = together / WORTH, 1
-    for count, part in equal_parts(whole).items():
-        each = cycles_on_one_core(part, target)
-        if each is None:
-            continue
-        cycles = count * each + _cycles_between(node, count, uses)
-        if cycles < limit:
-            limit, found = cycles, count
-    return limit if found > 1 else together, found
+    def split(self, node: Call, uses: Uses) -> Expr | None:
+        if not _fits(node):
+            return None
+        between = _cycles_between(node, uses)
+        key = (*(a.type for a in node.args), tuple(sorted(node.attrs.items())), *between.values())
+        if key not in self.counts:
+            self.counts[key] = _best(node, between, self.target)[1]
+        count = self.counts[key]
+        return self._sum_of_parts(node, count) if count > 1 else None
+
+    def _sum_of_parts(self, node: Call, count: int) -> Expr:
+        x, weight = node.args
+        assert isinstance(weight, Constant)
+        total: Expr | None = None
+        for first, behind in _ranges(x, count):
+            operands = self._channels(x, first, behind), self._weights(weight, first, behind)
+            part = call("conv", *operands, name=node.name, **node.attrs)
+            total = part if total is None else call("add", part, total)
+        assert total is not None
+        return total
+
+    def _channels(self, x: Expr, first: int, behind: int) -> Expr:
+        whole, first, behind = place = _part_with(x, first, behind)
+        *pixels, channels = tensor_type(whole).shape
+        if (first, behind) == (0, channels):
+            return whole
+        if place not in self.channels:
+            begin, size = (*(0 for _ in pixels), first), (*pixels, behind - first)
+            strides = (1,) * len(size)
+            self.channels[place] = call("slice", whole, begin=begin, size=size, strides=strides)
+        return self.channels[place]
+
+    def _weights(self, weight: Constant, first: int, behind: int) -> Constant:
+        place = weight, first, behind
+        if place not in self.weights:
+            values = weight.data[..., first:behind, :]
+            self.weights[place] = constant(values, weight, weight.name)
+        return self.weights[place]
 
 
 def _fits(node: Call) -> bool:
@@ -79,17 +108,38 @@ def _fits(node: Call) -> bool:
     )
 
 
-def _sum_of_parts(node: Call, count: int) -> Expr:
-    x, weight = node.args
-    assert isinstance(weight, Constant)
-    total: Expr | None = None
-    for first, behind in _ranges(x, count):
-        weights = constant(weight.data[..., first:behind, :], weight, weight.name)
-        data = _channels(x, first, behind)
-        part = call("conv", data, weights, name=node.name, **node.attrs)
-        total = part if total is None else call("add", part, total)
-    assert total is not None
-    return total
+def _best(node: Call, between: Mapping[int, float], target: Target) -> tuple[float | None, int]:
+    """Cycles of a convolution, and into how many parts it splits, which cost so many ``between``
+    them."""
+    whole = alone(node, ("float32",) * 2, node.attrs)
+    together = cycles_on_one_core(whole, target)
+    if together is None:
+        return None, 1
+    limit, found = together / WORTH, 1
+    between = between or _cycles_between(node, {})
+    for count, part in equal_parts(whole).items():
+        each = cycles_on_one_core(part, target, METHODS)
+        if each is not None and count * each + between[count] < limit:
+            limit, found = count * each + between[count], count
+    return limit if found > 1 else together, found
+
+
+def _cycles_between(node: Call, uses: Uses) -> dict[int, float]:
+    """Of the copies and the sums, by the number of parts; a concatenation that nobody needs any
+    more is saved."""
+    x, result = node.args[0], tensor_type(node).size
+    cycles = {}
+    for count in part_counts(node):
+        places = [_part_with(x, *r) for r in _ranges(x, count)]
+        copied = sum(
+            tensor_type(whole).size // tensor_type(whole).shape[-1] * (behind - first)
+            for whole, first, behind in places
+            if behind - first < tensor_type(whole).shape[-1]
+        )
+        if uses.get(x, 1) == 1 and all(whole is not x for whole, _, _ in places):
+            copied -= tensor_type(x).size
+        cycles[count] = COPY_CYCLES * copied + SUM_CYCLES * (count - 1) * result
+    return cycles
 
 
 def _ranges(x: Expr, count: int) -> Iterator[tuple[int, int]]:
@@ -98,20 +148,16 @@ def _ranges(x: Expr, count: int) -> Iterator[tuple[int, int]]:
     return pairwise(range(0, inputs + 1, inputs // count))
 
 
-def _channels(x: Expr, first: int, behind: int) -> Expr:
-    """Some of the channels, from the part of a concatenation that has all of them."""
-    begin, shape = 0, tensor_type(x).shape
-    if _joins_channels(x):
-        for part in x.args:
-            end = begin + tensor_type(part).shape[-1]
-            if begin <= first and behind <= end:
-                return _channels(part, first - begin, behind - begin)
-            begin = end
-    if (first, behind) == (0, shape[-1]):
-        return x
-    at = (0,) * (len(shape) - 1)
-    size = (*shape[:-1], behind - first)
-    return call("slice", x, begin=(*at, first), size=size, strides=(1,) * len(shape))
+def _part_with(x: Expr, first: int, behind: int) -> tuple[Expr, int, int]:
+    """What has some of the channels, and which of its own they are: the part of a concatenation
+    that has all of them, or ``x``."""
+    begin = 0
+    for part in x.args if _joins_channels(x) else ():
+        end = begin + tensor_type(part).shape[-1]
+        if begin <= first and behind <= end:
+            return _part_with(part, first - begin, behind - begin)
+        begin = end
+    return x, first, behind
 
 
 def _joins_channels(x: Expr) -> TypeGuard[Call]:
@@ -119,14 +165,3 @@ def _joins_channels(x: Expr) -> TypeGuard[Call]:
         return False
     rank = len(tensor_type(x).shape)
     return normalize_axis(integer(x.attrs, "axis"), rank) == rank - 1
-
-
-def _cycles_between(node: Call, count: int, uses: Uses) -> float:
-    """Of the parts' copies and their sums; a concatenation that nobody needs any more is saved."""
-    x = node.args[0]
-    copies = [c for c in (_channels(x, *r) for r in _ranges(x, count)) if is_call(c, "slice")]
-    copied = sum(tensor_type(c).size for c in copies)
-    if _joins_channels(x) and uses.get(x, 1) == 1 and all(x not in children(c) for c in copies):
-        copied -= tensor_type(x).size
-    summed = (count - 1) * tensor_type(node).size
-    return _COPY_CYCLES * copied + _SUM_CYCLES * summed

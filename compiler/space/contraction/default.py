@@ -41,7 +41,8 @@ from tunefarm.compiler.target import LINE_BYTES, SAME_SET_BYTES, Target, dtype_b
 # Multiply-adds of an unrolled body: twice as many take LLVM twice as long and run no faster (28 of
 # one step hide a loop's three instructions), and long ones it may spill.
 MAX_BODY = 64
-WHOLE_ROW = 28  # sums of a tile of whole rows of a window's results: LLVM spills two terms of more
+# Sums of a tile of whole rows of a window's results: of as many LLVM spills two terms.
+WHOLE_ROW = 28
 # Pixels of a tile that takes a row of taps at a time: registers hold its sums and inputs.
 ROW_PIXELS, STRIDED_PIXELS = 14, 10
 SPLIT_LINES = 0.2  # of a kernel's time, where each vector is a panel of its own

@@ -7,8 +7,10 @@ additions.
         for point: product of a plane and the panel's weights          as ``contraction`` tiles it
         transform back, epilogue                        the results of a tile, in registers
 
-Of a convolution in groups a block has the panels of one group, and its inputs alone. A few channels
-beyond whole vectors are transformed by themselves, with the tiles of a row as lanes (``lone.py``).
+Of a volume each frame of the result is an image, whose inputs are those of all frames that it
+reads, zeros for those beyond the ends. Of a convolution in groups a block has the panels of one
+group, and its inputs alone. A few channels beyond whole vectors are transformed by themselves, with
+the tiles of a row as lanes (``lone.py``).
 
 With ``by_row`` a panel's products are made and transformed back a row of tiles at a time, with 2 a
 register tile of a row, with 3 in registers, a column of its points at a time. Where blocks differ
@@ -59,8 +61,8 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         return None
     if c.group_outputs < lanes or 2 * c.depth < lanes or (phases(c.taps) == 1 and c.inputs < lanes):
         return None
-    if c.frames is not None and c.inputs % lanes:
-        return None  # a vector would have channels of two frames
+    if not c.fills_lanes(lanes):
+        return None
     default, cycles = default_of(c, target, lanes)
     if math.isinf(cycles):
         return None

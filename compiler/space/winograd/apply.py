@@ -17,11 +17,7 @@ from tunefarm.compiler.space.prefetch import (
     prefetch_shares,
 )
 from tunefarm.compiler.space.tiles import in_parallel, in_registers, place_sums
-from tunefarm.compiler.space.winograd.convolution import (
-    Convolution,
-    convolution_of,
-    is_volume,
-)
+from tunefarm.compiler.space.winograd.convolution import Convolution, convolution_of
 from tunefarm.compiler.space.winograd.counts import lone_lanes
 from tunefarm.compiler.space.winograd.ends import ends_of
 from tunefarm.compiler.space.winograd.memory import (
@@ -50,10 +46,12 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     c = convolution_of(function, every=True)
     if c is None:
         raise ScheduleError(
-            "the workload is no 3x3 convolution of stride 1 or 2, and no 7x7 one of stride 2, "
-            "with constant weights"
+            "the workload is no 3x3 convolution of stride 1 or 2, of images or of volumes, and no "
+            "7x7 one of stride 2, with constant weights"
         )
     lanes = target.lanes("float32")
+    if not c.fills_lanes(lanes):
+        raise ScheduleError(f"vectors of {lanes} numbers would have inputs of two frames")
     knob = {name: int(value) for name, value in config.items() if name != "sketch"}
     tile = (knob["tile_h"], knob["tile_w"])
     columns = {name: np.array([value]) for name, value in knob.items()}
@@ -154,7 +152,7 @@ def _place_results(
     """Blocks of rows of tiles, of a volume frame by frame, and, of each group, of panels; in a
     block panels, rows of tiles or the groups of a row, and the vectors of a tile's results."""
     n, *rest = s.loops_of(program, final)
-    if is_volume(c.anchor):
+    if c.frames is not None:
         program, n = s.fuse(program, n, rest.pop(0))
     h, w, *group, o = rest
     program, (row_block, tile_row, row) = s.split(program, h, knob["mb"], knob["tile_h"])

@@ -9,7 +9,7 @@ from math import prod
 
 from tunefarm.compiler.ir import Call, Function, Tuple, Var, post_order, tensor_type
 from tunefarm.compiler.ops.common import integers
-from tunefarm.compiler.ops.conv import pairs, result_channels_last
+from tunefarm.compiler.ops.conv import pad_value, pairs, result_channels_last
 from tunefarm.compiler.space.program import find_anchor, is_elementwise, view_groups
 from tunefarm.compiler.space.winograd.transforms import (
     FILTERS,
@@ -32,8 +32,8 @@ class Frames:
     padding: int
 
     @property
-    def taps_inside(self) -> int:
-        """How many frames all results read."""
+    def reads(self) -> int:
+        """How many frames all results read, those of each."""
         return sum(
             0 <= at * self.stride + tap - self.padding < self.extent
             for at in range(self.results)
@@ -47,10 +47,10 @@ class Convolution:
     channels last (of 7 × 7 in the result alone), in groups as ``group_conv``. Of a volume each
     frame of the result is an image, whose inputs are those of all ``frames`` that it reads.
 
-    ``inputs`` are those that a result has: of several ``groups`` each has as many, and its part of
-    the ``outputs``. ``padding`` is what the input lacks above and at the left. Of an image in
-    ``parts`` each counts as an image, whose results read the input from ``part_rows`` rows further
-    down than those of the part before.
+    ``inputs`` are the channels that a result reads of a pixel: of several ``groups`` each has as
+    many, and its part of the ``outputs``. ``padding`` is what the input lacks above and at the
+    left. Of an image in ``parts`` each counts as an image, whose results read the input from
+    ``part_rows`` rows further down than those of the part before.
     """
 
     function: Function
@@ -94,6 +94,10 @@ class Convolution:
         """Outputs, or groups and outputs of a group."""
         return (self.outputs,) if self.groups == 1 else (self.groups, self.group_outputs)
 
+    def fills_lanes(self, lanes: int) -> bool:
+        """Whether no vector of terms would have inputs of two frames."""
+        return self.frames is None or self.inputs % lanes == 0
+
     def tile_axes(self, lanes: int) -> tuple[int, ...]:
         """Channels of a transformed tile, or groups and channels of a group."""
         channels = self.tile_channels(lanes)
@@ -121,10 +125,17 @@ class Convolution:
 
     @property
     def images_read(self) -> int:
-        """How often a result's image reads one of the input."""
+        """How many images of the input all results read, those of each."""
         if self.frames is None:
             return self.batch
-        return self.batch // self.frames.results * self.frames.taps_inside
+        return self.batch // self.frames.results * self.frames.reads
+
+    @property
+    def images(self) -> int:
+        """Images of the input."""
+        if self.frames is None:
+            return self.batch
+        return self.batch // self.frames.results * self.frames.extent
 
 
 def taps_inside(
@@ -221,6 +232,7 @@ def is_of_images(anchor: Call) -> bool:
         and all(isinstance(a, Var) for a in anchor.args)
         and all(t.dtype == "float32" for t in types)
         and anchor.attrs["dilations"] == (1, 1)
+        and pad_value(anchor.attrs) == 0
     )
 
 
@@ -234,7 +246,7 @@ def _fits(anchor: Call) -> bool:
 
 
 def _fits_volume(anchor: Call) -> bool:
-    """True for convolutions of float32 volumes, channels last, of several frames a result."""
+    """True for convolutions of float32 volumes, channels last, of any taps in depth."""
     if not is_volume(anchor) or not _has_one_group(anchor) or not has_pixels(anchor):
         return False
     types, attrs = [tensor_type(a) for a in anchor.args], anchor.attrs
@@ -245,6 +257,7 @@ def _fits_volume(anchor: Call) -> bool:
         all(isinstance(a, Var) for a in anchor.args)
         and all(t.dtype == "float32" for t in types)
         and attrs["dilations"] == (1, 1, 1)
+        and pad_value(attrs) == 0
         and (taps, strides) in filters
     )
 

@@ -163,7 +163,8 @@ def _steps(c: Convolution, k: Columns, of_rows: Callable[[Numbers], Numbers]) ->
 
 
 def activation_bytes(c: Convolution) -> float:
-    return 4.0 * c.batch * c.height * c.width * (c.groups * c.inputs * c.stride**2 + c.outputs)
+    read = c.images * c.groups * c.inputs * c.stride**2
+    return 4.0 * c.height * c.width * (read + c.batch * c.outputs)
 
 
 def direct_cycles(c: Convolution, target: Target, lanes: int, *, at_peak: bool = False) -> float:

@@ -15,9 +15,9 @@ _STEP = 16  # inputs of a line of the cache
 
 
 def part_counts(conv: Call) -> Sequence[int]:
-    """Into how many equal parts the inputs of a convolution may be split, the fewest first; none of
-    those that Winograd's method does not know. Inputs of a volume are those of all frames that a
-    result reads."""
+    """Into how many equal parts the inputs of a convolution may be split, the fewest first; none
+    where Winograd's method does not know so many taps. Inputs of a volume are those of all frames
+    that a result reads."""
     if conv.op != "conv" or conv.attrs["groups"] != 1 or conv.attrs["kernel_layout"] != "SIO":
         return []
     *taps, inputs, _ = tensor_type(conv.args[1]).shape

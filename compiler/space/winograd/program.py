@@ -10,6 +10,7 @@
     rows_out[r, t, j, o]   = Σ Aᵀ[r, i] · product[i, j, t, o]
     y[n, h, w, o]          = Σ rows_out[h % m, t, j, o] · Aᵀ[w % m, j]
 
+Of a volume t counts the tiles of all frames of the result, and c = (frame that it reads, channel).
 Rows and columns have matrices of their own: tiles may be 2 × 4.
 The filters w are transformed when the model is built; f(i) = i but for the last points of stride 2,
 which share a filter.

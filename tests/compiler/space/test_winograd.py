@@ -562,6 +562,12 @@ def test_a_strict_target_has_no_such_sketch() -> None:
     assert [s.sketch for s in config_space(workload, strict).sketches] == ["contraction"]
 
 
+def test_padding_that_is_not_zero_is_left_to_others() -> None:
+    function = convolution((1, 28, 28, 128), 128, pad_value=1.0)
+    assert winograd.space(function, HOST) is None
+    assert winograd_1d.space(function, HOST) is None
+
+
 def test_weights_are_transformed_when_they_are_packed() -> None:
     function = convolution((1, 8, 8, 16), 32, bias=False)
     config = {**winograd_space(function).default, **tiled((2, 4))}

@@ -10,10 +10,17 @@ from convolutions import convolution, default_with, space_by, verify_configs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sketch_harness import draw, verify
+from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
-from tunefarm.compiler.space import winograd, winograd_1d, winograd_online
+from tunefarm.compiler.space import (
+    schedule_workload,
+    winograd,
+    winograd_1d,
+    winograd_online,
+)
 from tunefarm.compiler.space.winograd.convolution import Frames, convolution_of
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.workload import Workload
 
 HOST = Target.host(2)
 FEW = Target("llvm -mcpu=haswell -num-cores=2")  # of 16 registers
@@ -88,11 +95,20 @@ def test_the_frames_of_a_result() -> None:
         volume((1, 4, 9, 9, 32), 32, strides=(1, 1, 2)),
         volume((1, 8, 9, 9, 32), 32, dilations=(2, 1, 1)),
         volume((1, 4, 9, 9, 32), 32, groups=2),
+        volume((1, 4, 9, 9, 32), 32, pad_value=1.0),
         volume((1, 4, 9, 9, 32), 32, constants=()),
     ],
 )
 def test_what_is_left_to_others(function: Function) -> None:
     assert winograd.space(function, Target("llvm -mcpu=znver5 -num-cores=2")) is None
+
+
+def test_a_config_for_vectors_of_two_frames_misfits() -> None:
+    function = volume((1, 4, 9, 9, 24), 32)
+    target = Target("llvm -mcpu=znver5 -num-cores=2")
+    config = space_by(winograd, volume((1, 4, 9, 9, 32), 32), target).default
+    with pytest.raises(ScheduleError, match="two frames"):
+        schedule_workload(Workload.from_function(function), target, config)
 
 
 def test_sketches_of_images_leave_volumes_alone() -> None:

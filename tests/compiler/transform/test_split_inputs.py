@@ -17,6 +17,7 @@ from tunefarm.compiler.transform import optimize, split_inputs
 import tunefarm
 
 TARGET = Target("llvm -mcpu=znver5 -num-cores=1")
+VOLUME = {"taps": (3, 3, 3), "strides": (1, 1, 1), "dilations": (1, 1, 1)}
 
 
 def convolved(x: Expr, outputs: int, taps: tuple[int, ...] = (3, 3), **attrs: Any) -> Expr:
@@ -47,6 +48,7 @@ def forced(monkeypatch: pytest.MonkeyPatch, least: int = 16, most: int = 32) -> 
     monkeypatch.setattr(parts, "LEAST", least)
     monkeypatch.setattr(parts, "MOST", most)
     monkeypatch.setattr(split_inputs, "WORTH", 1e-3)
+    monkeypatch.setattr(split_inputs, "METHODS", ())  # whichever sketch computes the parts
 
 
 def test_random_ones_keep_their_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,11 +68,10 @@ def test_random_ones_keep_their_meaning(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_volumes_count_the_inputs_of_all_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    attrs = {"taps": (3, 3, 3), "strides": (1, 1, 1), "dilations": (1, 1, 1)}
-    before = module((1, 2, 14, 14, 256), 256, **attrs)
+    before = module((1, 2, 14, 14, 256), 256, **VOLUME)
     assert inputs_of(split_inputs.split_inputs(before, TARGET)) == [64] * 4
     forced(monkeypatch, least=48, most=64)
-    before = module((2, 3, 6, 5, 64), 17, **attrs)
+    before = module((2, 3, 6, 5, 64), 17, **VOLUME)
     after = split_inputs.split_inputs(before, TARGET)
     assert inputs_of(after) == [16] * 4
     x = np.random.default_rng(0).standard_normal((2, 3, 6, 5, 64)).astype(np.float32)
@@ -112,6 +113,8 @@ def test_concatenations_across_a_cut_are_read_in_slices(monkeypatch: pytest.Monk
         ((1, 28, 28, 512), 512, {"taps": (1, 1)}),
         ((1, 28, 28, 512), 512, {"groups": 2}),
         ((1, 28, 28, 512), 512, {"dilations": (3, 2)}),
+        ((1, 4, 4, 2048), 64, {"strides": (3, 3)}),  # parts that sum directly
+        ((1, 4, 5, 5, 2048), 16, VOLUME),
     ],
 )
 def test_what_would_not_gain_stays(
@@ -125,6 +128,14 @@ def test_strict_targets_and_others_keep_theirs() -> None:
     before = module((1, 32, 32, 2048), 64)
     for target in ("llvm -mcpu=znver5 -num-cores=1 -precision=strict", "cuda -arch=sm_90a"):
         assert split_inputs.split_inputs(before, Target(target)) is before
+
+
+def test_readers_share_the_parts_of_what_they_read() -> None:
+    x = var("x", 1, 14, 14, 512)
+    body = call("add", convolved(x, 512), convolved(x, 512))
+    after = split_inputs.split_inputs(module_of([x], body), TARGET)
+    assert inputs_of(after) == [256] * 4
+    assert [str(n.op) for n in calls(after.main.body)].count("slice") == 2
 
 
 def test_what_gains_is_built_and_computes_the_same() -> None:
