@@ -42,7 +42,7 @@ def split_inputs(module: IRModule, target: Target) -> IRModule:
 
 def least_cycles(node: Call, target: Target) -> float | None:
     """Cycles of a convolution, or of its parts where it splits; None where no model knows them."""
-    return _best(node, {}, target)[0]
+    return _best(node, _cycles_between(node, {}), target)[0]
 
 
 @dataclass(slots=True)
@@ -98,11 +98,10 @@ def _fits(node: Call) -> bool:
     """True for float32 convolutions of constant weights, channels last, of enough inputs."""
     if not part_counts(node):
         return False
-    attrs, (x, weight) = node.attrs, node.args
+    x, weight = node.args
     return (
         isinstance(weight, Constant)
-        and attrs["data_layout"] == "NSC"
-        and result_channels_last(attrs)
+        and result_channels_last(node.attrs)
         and tensor_type(x).dtype == tensor_type(node).dtype == "float32"
         and bool(tensor_type(node).size)
     )
@@ -116,7 +115,6 @@ def _best(node: Call, between: Mapping[int, float], target: Target) -> tuple[flo
     if together is None:
         return None, 1
     limit, found = together / WORTH, 1
-    between = between or _cycles_between(node, {})
     for count, part in equal_parts(whole).items():
         each = cycles_on_one_core(part, target, METHODS)
         if each is not None and count * each + between[count] < limit:

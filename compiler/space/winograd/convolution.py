@@ -82,7 +82,7 @@ class Convolution:
     @property
     def depth(self) -> int:
         """Terms of a product: the input's channels, those of each phase or frame."""
-        return self.inputs * phases(self.taps) ** 2 * (self.frames.taps if self.frames else 1)
+        return self.inputs * phases(self.taps) ** 2 * self.frames_read
 
     @property
     def group_outputs(self) -> int:
@@ -122,6 +122,11 @@ class Convolution:
         extents = (self.height, self.width)
         windows = ((self.taps,) * 2, (self.stride,) * 2)
         return taps_inside(extents, self.padding, image_size(self.anchor), *windows)
+
+    @property
+    def frames_read(self) -> int:
+        """Frames that a result reads, those beyond the ends too."""
+        return 1 if self.frames is None else self.frames.taps
 
     @property
     def images_read(self) -> int:
@@ -224,14 +229,18 @@ def has_pixels(anchor: Call) -> bool:
 
 def is_of_images(anchor: Call) -> bool:
     """True for convolutions of float32 images, results with their channels last, as ``conv`` of one
-    group or as ``group_conv``."""
-    types, in_groups = [tensor_type(a) for a in anchor.args], anchor.op == "group_conv"
+    group or as ``group_conv``, whose taps lie side by side."""
+    rank = 4 + (anchor.op == "group_conv")
+    return _is_plain(anchor) and len(tensor_type(anchor.args[1]).shape) == rank
+
+
+def _is_plain(anchor: Call) -> bool:
+    """The same of any number of dimensions."""
     return (
-        (in_groups or _has_one_group(anchor))
-        and len(types[1].shape) == 4 + in_groups
+        (anchor.op == "group_conv" or _has_one_group(anchor))
         and all(isinstance(a, Var) for a in anchor.args)
-        and all(t.dtype == "float32" for t in types)
-        and anchor.attrs["dilations"] == (1, 1)
+        and all(tensor_type(a).dtype == "float32" for a in anchor.args)
+        and all(d == 1 for d in integers(anchor.attrs, "dilations"))
         and pad_value(anchor.attrs) == 0
     )
 
@@ -247,19 +256,11 @@ def _fits(anchor: Call) -> bool:
 
 def _fits_volume(anchor: Call) -> bool:
     """True for convolutions of float32 volumes, channels last, of any taps in depth."""
-    if not is_volume(anchor) or not _has_one_group(anchor) or not has_pixels(anchor):
+    if not is_volume(anchor) or not _is_plain(anchor) or not has_pixels(anchor):
         return False
-    types, attrs = [tensor_type(a) for a in anchor.args], anchor.attrs
-    _, *taps = types[1].shape[:3]
-    _, *strides = integers(attrs, "strides")
-    filters = [([t, t], [s, s]) for t, s in FILTERS if phases(t) == 1]
-    return (
-        all(isinstance(a, Var) for a in anchor.args)
-        and all(t.dtype == "float32" for t in types)
-        and attrs["dilations"] == (1, 1, 1)
-        and pad_value(attrs) == 0
-        and (taps, strides) in filters
-    )
+    _, *taps = tensor_type(anchor.args[1]).shape[:3]
+    _, *strides = integers(anchor.attrs, "strides")
+    return (taps, strides) in [([t, t], [s, s]) for t, s in FILTERS if phases(t) == 1]
 
 
 def _has_one_group(anchor: Call) -> bool:

@@ -173,7 +173,7 @@ def direct_cycles(c: Convolution, target: Target, lanes: int, *, at_peak: bool =
     multiply = c.images_read * prod(c.taps_inside) * c.inputs * c.outputs / (2 * lanes)
     if c.groups > 1 and not at_peak:
         multiply *= _waiting(c, target, lanes)
-    weights = prod(c.kernel) * c.inputs * c.outputs * 4 * (c.frames.taps if c.frames else 1)
+    weights = prod(c.kernel) * c.frames_read * c.inputs * c.outputs * 4
     rate, _ = weight_rates(weights, target)
     return float(overlapped(multiply, weights / rate, target.seen_share)) / target.num_cores
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from tunefarm.compiler.ir import Call, Function, TensorType, Var, tensor_type
 from tunefarm.compiler.ops import call
-from tunefarm.compiler.space.program import find_anchor
 from tunefarm.compiler.space.winograd.transforms import ROW_TILES
 
 LEAST, MOST = 160, 320  # inputs of a part: of fewer, sums are added more often than tiles gain
@@ -16,9 +15,12 @@ _STEP = 16  # inputs of a line of the cache
 
 def part_counts(conv: Call) -> Sequence[int]:
     """Into how many equal parts the inputs of a convolution may be split, the fewest first; none
-    where Winograd's method does not know so many taps. Inputs of a volume are those of all frames
-    that a result reads."""
-    if conv.op != "conv" or conv.attrs["groups"] != 1 or conv.attrs["kernel_layout"] != "SIO":
+    where channels are not last, or Winograd's method does not know so many taps. Inputs of a volume
+    are those of all frames that a result reads."""
+    attrs = conv.attrs
+    if conv.op != "conv" or attrs["groups"] != 1:
+        return []
+    if (attrs["data_layout"], attrs["kernel_layout"]) != ("NSC", "SIO"):
         return []
     *taps, inputs, _ = tensor_type(conv.args[1]).shape
     if len(taps) not in (2, 3) or max(taps) not in ROW_TILES:
@@ -29,11 +31,11 @@ def part_counts(conv: Call) -> Sequence[int]:
 
 
 def equal_parts(function: Function) -> dict[int, Function]:
-    """Of a convolution and nothing else, whose channels are last: one part, by their number."""
-    conv = find_anchor(function)
-    if conv is None or conv is not function.body or conv.attrs.get("data_layout") != "NSC":
-        return {}
-    parts = {}
+    """Of a convolution and nothing else: one part, by their number."""
+    parts: dict[int, Function] = {}
+    conv = function.body
+    if not isinstance(conv, Call):
+        return parts
     for count in part_counts(conv):
         x, w = (tensor_type(a) for a in conv.args)
         *pixels, inputs = x.shape
