@@ -82,7 +82,7 @@ class Loops(Stores):
         for value in range(start, start + extent):
             self.env[var] = make(Lin, (value, (), 0))
             self.ranges[var] = (value, value)
-            self.statement(loop.body)
+            self.iteration(loop)
 
     def vector_loop(self, loop: For) -> None:
         """Write the body once, its iterations side by side in lanes."""

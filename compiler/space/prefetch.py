@@ -191,6 +191,30 @@ def prefetch_next_tile(
     return program
 
 
+def prefetch_later_strip(
+    program: PrimFunc, block: str, buffer: Buffer, row: Var, later: Mapping[Var, Expr], lines: int
+) -> PrimFunc:
+    """Each iteration of ``row`` asks for the ``lines`` of a buffer up to the one that ``block``
+    reads or writes last in it, ``later``: where loops around it have these values.
+
+    A strip is some lines of each of many rows, one below the other, too short for the processor to
+    foresee what follows. Stores wait for their lines as loads do, and fill the queue of those that
+    wait.
+    """
+    node = s.find_block(program, block)
+    store = store_of(node)
+    accesses: list[Store | Load] = [store, *loads_of(store.value)]
+    access = next(a for a in accesses if a.buffer is buffer)
+    values = dict(zip((i.var for i in node.iters), node.bindings, strict=True))
+    place = substitute(element_offset(buffer, access.indices), values)
+    own = own_loops(program, block, row)
+    last: dict[Var, Expr] = {loop: Const(extent_of(program, loop) - 1) for loop in own}
+    end = substitute(place, {**last, **later})
+    return s.prefetch(
+        program, row, Prefetch(buffer, end - (lines - 1) * _line_elements(buffer), lines)
+    )
+
+
 def prefetch_rows_below(
     program: PrimFunc, block: str, operand: Buffer, tiles: Sequence[Var], visit: Var
 ) -> PrimFunc:

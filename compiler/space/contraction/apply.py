@@ -61,7 +61,7 @@ def tiled(c: Contraction, target: Target, config: Config) -> PrimFunc:
     lanes = lanes_of(c, target)
     knob = {name: int(value) for name, value in config.items() if name not in ("sketch", "order")}
     block = c.block
-    program, epilogue, packed = _prepared(c, knob["nv"], knob["pack_rhs"], target)
+    program, epilogue, packed = prepared(c, knob["nv"], knob["pack_rhs"], target)
     loops = dict(enumerate(s.loops_of(program, block)))
     program, (n_block, n_panel, n_vec, n_lane) = s.split(
         program, loops[c.vector.position], knob["nb"], knob["nv"], lanes
@@ -127,7 +127,7 @@ def _reads_planes(c: Contraction, target: Target) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _prepared(
+def prepared(
     c: Contraction, vectors: int, pack_rhs: int, target: Target
 ) -> tuple[PrimFunc, str, Buffer | None]:
     """What many configs have in common: sums in registers, and the right operand packed. The

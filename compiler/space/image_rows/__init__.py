@@ -15,8 +15,6 @@ takes until channels meet the same lanes again.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space import contraction
@@ -27,12 +25,8 @@ from tunefarm.compiler.space.contraction.knobs import constraints_of, knobs_of
 from tunefarm.compiler.space.contraction.nest import nest_of
 from tunefarm.compiler.space.contraction.shape import contraction_of, lanes_of, takes_few_sums
 from tunefarm.compiler.space.image_rows.default import WORTH, default_of
-from tunefarm.compiler.space.image_rows.periods import with_one_period
-from tunefarm.compiler.space.image_rows.program import (
-    channels_of,
-    image_rows_of,
-    repeated_params,
-)
+from tunefarm.compiler.space.image_rows.periods import with_repeated
+from tunefarm.compiler.space.image_rows.program import image_rows_of
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc
 
@@ -79,13 +73,6 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         raise ScheduleError(
             "the workload is no depthwise convolution of stride 1 along rows with constant weights"
         )
-    program = tiled(c, target, config)
-    layouts = dict(program.layouts)
-    for param, layout in repeated_params(function).items():
-        packed = layouts.get(param, layout)
-        layouts[param] = replace(packed, transform=layout.transform)
-    program = replace(program, layouts=layouts)
-    assert c.rhs.param is not None
-    if int(config["prefetch"]) or int(config["next_panel"]):
-        return program  # hints run through all panels
-    return with_one_period(program, c.rhs.param, channels_of(function))
+    # Hints run through all panels.
+    hints = int(config["prefetch"]) or int(config["next_panel"])
+    return with_repeated(tiled(c, target, config), function, one_period=not hints)

@@ -1,14 +1,36 @@
-"""Weights of a row of the image that repeat: panels are stored as far as they differ."""
+"""Weights of a row of the image, which repeat: panels are stored as far as they differ."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from math import lcm, prod
 
+from tunefarm.compiler.ir import Function
+from tunefarm.compiler.space.image_rows.program import (
+    channels_of,
+    image_rows_of,
+    repeated_params,
+)
 from tunefarm.compiler.space.image_rows.repetition import repeated
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.ir import Expr
 from tunefarm.compiler.tir.schedule.buffers import replace_buffer
+
+
+def with_repeated(program: PrimFunc, function: Function, one_period: bool = True) -> PrimFunc:
+    """Parameters with an element a channel, the weights among them, are repeated for each pixel of
+    a row when a model is built; packed weights for ``one_period`` alone."""
+    layouts = dict(program.layouts)
+    for param, layout in repeated_params(function).items():
+        packed = layouts.get(param, layout)
+        layouts[param] = replace(packed, transform=layout.transform)
+    program = replace(program, layouts=layouts)
+    if not one_period:
+        return program
+    c = image_rows_of(function)
+    assert c is not None
+    assert c.rhs.param is not None
+    return with_one_period(program, c.rhs.param, channels_of(function))
 
 
 def with_one_period(program: PrimFunc, param: int, channels: int) -> PrimFunc:

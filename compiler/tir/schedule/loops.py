@@ -205,7 +205,7 @@ def overlap(program: PrimFunc, loop: Var) -> PrimFunc:
 
 
 def prefetch(program: PrimFunc, loop: Var, hint: Prefetch) -> PrimFunc:
-    """Ask for cache lines at the start of each iteration of a serial or parallel loop.
+    """Ask for cache lines at the start of each iteration of a serial, parallel or unrolled loop.
 
     The hint's offset counts elements from the start of the buffer's memory (as packed) in terms
     of ``loop`` and the loops around it. Splitting or unrolling the loop afterwards drops it.
@@ -213,8 +213,9 @@ def prefetch(program: PrimFunc, loop: Var, hint: Prefetch) -> PrimFunc:
     for k in 64: f(k)   ->   for k in 64: prefetch(B + k*32 + 512); f(k)
     """
     node = find_loop(program, loop)
-    if node.kind not in (LoopKind.SERIAL, LoopKind.PARALLEL):
-        raise ScheduleError(f"{loop.name} is {node.kind}; only a serial loop can prefetch")
+    if node.kind not in (LoopKind.SERIAL, LoopKind.PARALLEL, LoopKind.UNROLLED):
+        kinds = "a serial, parallel or unrolled loop"
+        raise ScheduleError(f"{loop.name} is {node.kind}; only {kinds} can prefetch")
     if hint.lines < 1 or hint.level not in (1, 2):
         raise ScheduleError(f"prefetch of {hint.lines} lines into L{hint.level}: 1 or more, 1 or 2")
     return replace_stmt(program, node, replace(node, prefetch=(*node.prefetch, hint)))

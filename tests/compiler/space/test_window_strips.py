@@ -152,7 +152,15 @@ def test_vectors_between_loads_read_nothing_else() -> None:
     """A row of three vectors takes three loads to the left, two in the middle, two to the right."""
     workload = pooled((1, 28, 28, 17), (3, 3))
     target = Target("llvm -mcpu=znver4 -num-cores=1")
-    config: Config = {"sketch": NAME, "rows": 28, "nv": 3, "tile": 1, "lines": 2, "tasks": 0}
+    config: Config = {
+        "sketch": NAME,
+        "rows": 28,
+        "nv": 3,
+        "tile": 1,
+        "lines": 2,
+        "ahead": 0,
+        "tasks": 0,
+    }
     lines = text_of(workload, target, config).splitlines()
     begin = next(n for n, line in enumerate(lines) if line.startswith("loop"))
     end = next(n for n, line in enumerate(lines) if line.startswith("exit"))
@@ -180,7 +188,15 @@ def test_nan_of_either_sign_is_the_maximum(kernel: int, lines: int) -> None:
     values = rng.standard_normal((1, 12, 24, 17)).astype(np.float32)
     values[rng.random(values.shape) < 0.01] = np.nan
     values[rng.random(values.shape) < 0.01] = np.copysign(np.float32(np.nan), -1)
-    config: Config = {"sketch": NAME, "rows": 12, "nv": 3, "tile": 1, "lines": lines, "tasks": 0}
+    config: Config = {
+        "sketch": NAME,
+        "rows": 12,
+        "nv": 3,
+        "tile": 1,
+        "lines": lines,
+        "ahead": 0,
+        "tasks": 0,
+    }
     check(workload, HOST, config, [values], "execute")
 
 
@@ -188,7 +204,7 @@ def test_a_row_takes_one_row_of_sums_from_the_image() -> None:
     """The others stand in registers: three loads a vector in code without tests, not nine."""
     workload = pooled((1, 28, 28, 16), (3, 3))
     target = Target("llvm -mcpu=znver4 -num-cores=1")
-    config = {"sketch": NAME, "rows": 28, "nv": 1, "tile": 1, "lines": 0, "tasks": 0}
+    config = {"sketch": NAME, "rows": 28, "nv": 1, "tile": 1, "lines": 0, "ahead": 0, "tasks": 0}
     text = text_of(workload, target, config)
     # Strips inside, at the left and at the right: a border has no neighbour there.
     assert text.count("= load <16 x float>") == 28 * (3 + 2 + 2)
@@ -211,6 +227,6 @@ def test_other_windows_have_no_strips(workload: Workload) -> None:
 
 
 def test_a_config_for_something_else_is_refused() -> None:
-    config = {"sketch": NAME, "rows": 1, "nv": 1, "tile": 1, "lines": 0, "tasks": 0}
+    config = {"sketch": NAME, "rows": 1, "nv": 1, "tile": 1, "lines": 0, "ahead": 0, "tasks": 0}
     with pytest.raises(ScheduleError, match="no maximum or average over overlapping windows"):
         schedule_workload(pooled((1, 9, 9, 17), (1, 3)), HOST, config)

@@ -74,10 +74,18 @@ def test_a_loop_of_one_iteration_keeps_its_hint() -> None:
     assert "i32 0, i32 2, i32 1)" in text  # a read, into the second cache, of data
 
 
-def test_only_loops_that_stay_loops_prefetch() -> None:
+def test_each_copy_of_an_unrolled_body_asks_for_lines_of_its_own() -> None:
+    program, (i, _j, k) = product(4, 16, 8)
+    program = s.unroll(program, k)
+    hinted = lower(s.prefetch(program, k, Prefetch(program.params[1], i * 128 + k * 16)))
+    text = emit_llvm(hinted, Target.host()).text
+    assert text.count("call void @llvm.prefetch") == 8
+
+
+def test_loops_of_lanes_do_not_prefetch() -> None:
     program, (i, j, _k) = product(4, 16, 8)
     program = s.vectorize(program, j)
-    with pytest.raises(ScheduleError, match="j is vectorized; only a serial loop can prefetch"):
+    with pytest.raises(ScheduleError, match="j is vectorized; only a serial, parallel or unrolled"):
         s.prefetch(program, j, Prefetch(program.params[1], j))
     with pytest.raises(ScheduleError, match="prefetch of 0 lines into L1"):
         s.prefetch(program, i, Prefetch(program.params[1], i, lines=0))
