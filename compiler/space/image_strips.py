@@ -27,7 +27,7 @@ from tunefarm.compiler.space.analysis import Contraction
 from tunefarm.compiler.space.config import Columns, Config, Knob, Nest, SketchSpace
 from tunefarm.compiler.space.contraction.apply import prepared
 from tunefarm.compiler.space.contraction.nest import nest_of
-from tunefarm.compiler.space.contraction.shape import PANELS_INSIDE, lanes_of, panel_count
+from tunefarm.compiler.space.contraction.shape import lanes_of, panel_count
 from tunefarm.compiler.space.image_rows.periods import with_repeated
 from tunefarm.compiler.space.image_rows.program import channels_of, image_rows_of
 from tunefarm.compiler.space.prefetch import prefetch_later_strip
@@ -43,9 +43,8 @@ ROWS = (28, 14, 7, 4)  # of a block, whose code is as long as it has rows
 AHEAD = (0, 1, 2)  # strips, of the line of results that a row asks for
 SPARE = 8  # registers beside the weights and what rows share
 NEAR_BYTES = 1 << 18  # from the first row of a block to the last: beyond, pages are many
-LEAST_ROWS = 8  # of a result, for it to be a default,
-MANY_ROWS = 56  # and where channels fill lines; then also
-LARGE_SHARE = 0.75  # of the second cache, which image and result exceed
+FAR_ROWS = 14  # of a block, where not even seven rows are so near
+LEAST_ROWS = 8  # of a result, for it to be a default
 
 
 def space(function: Function, target: Target) -> SketchSpace | None:
@@ -76,16 +75,18 @@ def _default(c: Contraction, target: Target, period: int, choices: Sequence[int]
     """The most rows that are near each other, with a block for each core. Weights that the first
     cache does not keep from one block to the next are best read in few blocks.
 
-    Hints for the image too take 0.92 × the time of those for results alone on one core, and 1.14 ×
-    on two (28² of 17 and 56² of 33 channels).
+    Hints for the image too take 0.92 × the time of those for results alone on one core, 1.14 × on
+    two (28² of 17 and 56² of 33 channels), and up to 1.35 × where both leave the second cache.
     """
     element, rows = dtype_bytes(c.lhs.load.dtype), c.rows[-1].extent
     kept = 2 * period * element * prod(a.extent for a in c.reduce) <= target.l1_bytes
     row_bytes = c.vector.extent * element
-    near = [r for r in choices if not kept or r * row_bytes <= NEAR_BYTES]
+    most = NEAR_BYTES // row_bytes if kept else rows
+    near = [r for r in choices if r <= (most if most >= ROWS[2] else FAR_ROWS)]
     images = prod(a.extent for a in (*c.outer, *c.rows[:-1]))
     enough = [r for r in near if images * -(-rows // r) >= target.num_cores]
-    image = int(target.num_cores == 1)
+    held = 2 * images * rows * row_bytes <= target.l2_bytes
+    image = int(target.num_cores == 1 and held)
     return {
         "sketch": NAME,
         "rows": max(enough, default=choices[0]),
@@ -96,22 +97,19 @@ def _default(c: Contraction, target: Target, period: int, choices: Sequence[int]
 
 def _is_preferred(c: Contraction, target: Target, function: Function) -> bool:
     """On a mesh, whose cores wait longest for loads that meet two lines: in images of some rows
-    whose pixels begin inside lines and fill half of a vector; and where others begin at lines, in
-    large ones that leave the second cache, unless tiles take all channels in turn.
+    whose pixels begin inside lines and fill half of a vector; and where others begin at lines, but
+    image and result leave the second cache, instead of tall tiles of one column.
 
-    On one core of an Emerald Rapids these take 0.46 to 1.02 × the time of the best other default
-    (74 shapes of 8 to 500 channels on 9² to 112²), on two 0.63 to 1.05 ×.
+    On one core of an Emerald Rapids 3 × 3 taps take 0.46 to 1.03 × the time of the best other
+    default (8 to 500 channels on 9² to 112²), on two 0.63 to 1.08 ×.
     """
-    element, channels = dtype_bytes(c.lhs.load.dtype), channels_of(function)
-    rows, row_bytes = c.rows[-1].extent, c.vector.extent * element
+    channels, rows = channels_of(function), c.rows[-1].extent
     if not target.has_mesh or 2 * channels < lanes_of(c, target) or rows < LEAST_ROWS:
         return False
-    if channels * element % LINE_BYTES:
+    if channels * dtype_bytes(c.lhs.load.dtype) % LINE_BYTES:
         return True
     other = contraction.space(function, target)
-    in_turn = other is not None and other.default["order"] == PANELS_INSIDE
-    large = 2 * rows * row_bytes > LARGE_SHARE * target.l2_bytes
-    return large and rows >= MANY_ROWS and not in_turn
+    return other is not None and other.default["rw"] == 1 < int(other.default["rh"])
 
 
 def _nest(c: Contraction, target: Target, lanes: int, k: Columns) -> Nest:
