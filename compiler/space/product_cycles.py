@@ -42,15 +42,19 @@ def fetched_cycles(
     row_blocks: Numbers,
     panel_blocks: Numbers,
     target: Target,
+    reread_bytes: float = 0.0,
 ) -> Numbers:
     """Cycles, summed over cores, in which bytes of ``weights`` come from beyond the second cache:
     for each core that reads the same ones, and where it does not keep the ``held_bytes``, for each
-    further block of rows.
+    further block of rows. ``reread_bytes`` are what a core then gets in a cycle from the third one,
+    if that is not the target's.
 
     On a mesh cores that read the same weights at once help each other: two of them wait for 1.5
     times as much as one would, and each reads again for the further blocks of its own alone.
     """
     first_rate, rate = weight_rates(held_bytes, target)
+    if reread_bytes:
+        rate = np.where(held_bytes <= target.kept_bytes, reread_bytes, rate)
     beyond = held_bytes > L2_SHARE * target.l2_bytes
     readers = np.minimum(row_blocks, np.maximum(target.num_cores / panel_blocks, 1))
     first, further = readers, row_blocks - 1
