@@ -176,13 +176,9 @@ def tasks_for(work: float, target: Target) -> tuple[int, ...]:
     return (0,) if target.num_cores == 1 or work < SERIAL_NS / 4 else TASKS
 
 
-def default_tasks(nodes: Sequence[Block], target: Target, least_ns: float = SERIAL_NS) -> int:
-    """Tasks a core: two, of which one that is late has fewer; on a mesh one, so that a core reads
-    what it wrote itself (3 × 3 convolutions to 1 to 3 channels behind one to 16 take 0.8 to 1.0 ×
-    the time on two cores of an Emerald Rapids)."""
-    if len(task_choices(nodes, target)) == 1 or work_ns(nodes, target) < least_ns:
-        return 0
-    return 1 if target.has_mesh else 2
+def default_tasks(nodes: Sequence[Block], target: Target) -> int:
+    choices = task_choices(nodes, target)
+    return 2 if len(choices) > 1 and work_ns(nodes, target) >= SERIAL_NS else 0
 
 
 def busy_cores(tasks: Numbers, target: Target) -> Numbers:
