@@ -58,9 +58,12 @@ class Loops(Stores):
 
     def iteration(self, loop: For) -> None:
         """Write the loop's body once."""
+        self._ask_ahead(loop)
+        self.statement(loop.body)
+
+    def _ask_ahead(self, loop: For) -> None:
         for hint in loop.prefetch:
             self.prefetch(hint)
-        self.statement(loop.body)
 
     def unrolled_loop(self, loop: For) -> None:
         """Write the body for every value of the variable; sums of lanes are combined together."""
@@ -82,7 +85,8 @@ class Loops(Stores):
         for value in range(start, start + extent):
             self.env[var] = make(Lin, (value, (), 0))
             self.ranges[var] = (value, value)
-            self.iteration(loop)
+            self._ask_ahead(loop)
+            self.statement(loop.body)
 
     def vector_loop(self, loop: For) -> None:
         """Write the body once, its iterations side by side in lanes."""

@@ -59,6 +59,7 @@ from tunefarm.compiler.space.nests import (
     own_loops,
     share_out,
     task_choices,
+    work_ns,
 )
 from tunefarm.compiler.space.product_cycles import LATENCY
 from tunefarm.compiler.space.program import (
@@ -88,6 +89,7 @@ FAR = 0.6  # clocks of a vector of weights from the second level of cache
 CROSSING = 1.6  # times the time of a load, if it meets two lines (1.8 to 1.15 on Zen 4)
 FEW_ROWS = 4  # of a tile: fewer leave too few loads in flight
 OUTSIDE = 4.0  # clocks of a tile beside its sums
+LEAST_NS = 500.0  # of work for each core, to be shared over a mesh
 WORTH = 1.1  # times fewer cycles than with lanes along the columns, to be a task's default
 
 
@@ -258,13 +260,14 @@ def cycles(c: Contraction, target: Target, k: Columns) -> Numbers:
 
 
 def _default_tasks(node: Block, target: Target) -> int:
-    """On a mesh one a core, of short sums too: the cores have just written the other columns, and
-    each adds to its own lines. One alone takes 11.8 µs for what both take 3.4 (1×1 of 17 channels
-    on 28², Emerald Rapids), and two a core, which they take in turn, up to 1.25 × the time of one.
+    """On a mesh one a core, of short sums too: remainders of columns lie in lines that the cores
+    have just written, and each adds to its own. One core alone takes 11.8 µs for what both take 3.4
+    (1×1 of 17 channels on 28², two cores of an Emerald Rapids), and two tasks a core, which they
+    take in turn, up to 1.25 × the time of one.
     """
     if not target.has_mesh:
         return default_tasks([node], target)
-    return int(len(task_choices([node], target)) > 1)
+    return int(work_ns([node], target) >= LEAST_NS * target.num_cores > LEAST_NS)
 
 
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:

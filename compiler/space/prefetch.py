@@ -192,10 +192,16 @@ def prefetch_next_tile(
 
 
 def prefetch_later_strip(
-    program: PrimFunc, block: str, buffer: Buffer, row: Var, later: Mapping[Var, Expr], lines: int
+    program: PrimFunc,
+    block: str,
+    buffer: Buffer,
+    row: Var,
+    strip: Var,
+    ahead: int,
+    lines: int = 1,
 ) -> PrimFunc:
     """Each iteration of ``row`` asks for the ``lines`` of a buffer up to the one that ``block``
-    reads or writes last in it, ``later``: where loops around it have these values.
+    reads or writes last in it, ``ahead`` iterations of ``strip`` later.
 
     A strip is some lines of each of many rows, one below the other, too short for the processor to
     foresee what follows. Stores wait for their lines as loads do, and fill the queue of those that
@@ -209,10 +215,9 @@ def prefetch_later_strip(
     place = substitute(element_offset(buffer, access.indices), values)
     own = own_loops(program, block, row)
     last: dict[Var, Expr] = {loop: Const(extent_of(program, loop) - 1) for loop in own}
-    end = substitute(place, {**last, **later})
-    return s.prefetch(
-        program, row, Prefetch(buffer, end - (lines - 1) * _line_elements(buffer), lines)
-    )
+    end = substitute(place, {**last, strip: strip + ahead})
+    start = end - (lines - 1) * _line_elements(buffer)
+    return s.prefetch(program, row, Prefetch(buffer, start, lines))
 
 
 def prefetch_rows_below(

@@ -42,7 +42,7 @@ def fetched_cycles(
     row_blocks: Numbers,
     panel_blocks: Numbers,
     target: Target,
-    reread_bytes: float = 0.0,
+    reread_bytes: float | None = None,
 ) -> Numbers:
     """Cycles, summed over cores, in which bytes of ``weights`` come from beyond the second cache:
     for each core that reads the same ones, and where it does not keep the ``held_bytes``, for each
@@ -53,7 +53,7 @@ def fetched_cycles(
     times as much as one would, and each reads again for the further blocks of its own alone.
     """
     first_rate, rate = weight_rates(held_bytes, target)
-    if reread_bytes:
+    if reread_bytes is not None:
         rate = np.where(held_bytes <= target.kept_bytes, reread_bytes, rate)
     beyond = held_bytes > L2_SHARE * target.l2_bytes
     readers = np.minimum(row_blocks, np.maximum(target.num_cores / panel_blocks, 1))

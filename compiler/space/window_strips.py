@@ -53,7 +53,6 @@ from tunefarm.compiler.tir.ir import Var as LoopVar
 from tunefarm.compiler.tir.schedule.buffers import replace_buffer
 
 NAME, VERSION = "window_strips", 2
-KNOBS = ("rows", "nv", "tile", "ahead", "tasks")  # whole numbers
 VECTORS = (1, 2, 3, 4)
 TILES = (1, 2, 4)
 MAX_KERNEL = 5  # 7 × 7 pixels take a second to build, and gain little
@@ -257,7 +256,9 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     """Apply a config. Raises ScheduleError if the function is no such maximum or average."""
     w = scheduled(function)
     lanes = w.lanes(target)
-    rows, nv, tile, ahead, tasks = (int(config[knob]) for knob in KNOBS)
+    rows, nv, tile, ahead, tasks = (
+        int(config[name]) for name in ("rows", "nv", "tile", "ahead", "tasks")
+    )
     program = _program(w)
     image, result = program.params
     shifted = replace(
@@ -282,8 +283,9 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     program = s.reorder(program, block, *pixels[:1], strip, row, *pixels[1:], vector, lane)
     program = in_registers(program, (row, *pixels[1:], vector), lane)
     if ahead:
-        written, later = program.params[-1], {strip: strip + ahead}
-        program = prefetch_later_strip(program, results, written, row, later, nv)
+        lines = -(-nv * target.vector_bytes // LINE_BYTES)
+        written = program.params[-1]
+        program = prefetch_later_strip(program, results, written, row, strip, ahead, lines)
     program = place_terms(program, "down", row, lanes)
     program = place_terms(program, "across", row, lanes)
     return share_out(program, (n, block), tasks, target)

@@ -15,7 +15,6 @@ takes until channels meet the same lanes again.
 
 from __future__ import annotations
 
-from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space import contraction
 from tunefarm.compiler.space.config import Config, SketchSpace
@@ -26,7 +25,7 @@ from tunefarm.compiler.space.contraction.nest import nest_of
 from tunefarm.compiler.space.contraction.shape import contraction_of, lanes_of, takes_few_sums
 from tunefarm.compiler.space.image_rows.default import WORTH, default_of
 from tunefarm.compiler.space.image_rows.periods import with_repeated
-from tunefarm.compiler.space.image_rows.program import image_rows_of
+from tunefarm.compiler.space.image_rows.program import image_rows_of, scheduled
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc
 
@@ -68,11 +67,7 @@ def space(function: Function, target: Target) -> SketchSpace | None:
 
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     """Apply a config. Raises ScheduleError if the function is no such convolution."""
-    c = image_rows_of(function)
-    if c is None:
-        raise ScheduleError(
-            "the workload is no depthwise convolution of stride 1 along rows with constant weights"
-        )
+    c = scheduled(function)
     # Hints run through all panels.
     hints = int(config["prefetch"]) or int(config["next_panel"])
     return with_repeated(tiled(c, target, config), function, one_period=not hints)

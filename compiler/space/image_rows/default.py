@@ -124,7 +124,7 @@ def cycles(c: Contraction, target: Target, lanes: int, k: Columns) -> Numbers:
     rows, vectors, unrolled = whole(k, "rw"), whole(k, "nv"), whole(k, "ku")
     across, down = (a.extent for a in c.reduce)
     axis = row_axes(c)[1]
-    stride, dilation = _steps_down(c)
+    stride, dilation = steps_down(c)
     read = np.minimum(rows * unrolled, (rows - 1) * stride + (unrolled - 1) * dilation + 1)
     products = rows * vectors * unrolled / 2
     shared = SHARED_LINES if target.has_mesh and not _is_large(c, target) else 0
@@ -138,7 +138,7 @@ def cycles(c: Contraction, target: Target, lanes: int, k: Columns) -> Numbers:
     return tile * tiles * -(-(axis.extent if axis else 1) // rows)
 
 
-def _steps_down(c: Contraction) -> tuple[int, int]:
+def steps_down(c: Contraction) -> tuple[int, int]:
     """How many rows of the image lie between those of two results, and of two taps."""
     index, iters = affine(c.lhs.load.indices[1]), c.node.iters
     axis = row_axes(c)[1]

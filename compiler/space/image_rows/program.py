@@ -15,6 +15,7 @@ from math import prod
 from typing import Any
 
 from tunefarm.compiler import te
+from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Call, Function, Tuple, tensor_type
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.ops.common import integers
@@ -48,6 +49,16 @@ def image_rows_of(function: Function) -> Contraction | None:
         shapes={kernel: (height, width, tensor_type(row).shape[-1])},
     )
     return analyse(program)
+
+
+def scheduled(function: Function) -> Contraction:
+    """The contraction of a function to schedule. Raises ScheduleError if it has none."""
+    c = image_rows_of(function)
+    if c is None:
+        raise ScheduleError(
+            "the workload is no depthwise convolution of stride 1 along rows with constant weights"
+        )
+    return c
 
 
 @lru_cache(maxsize=64)

@@ -208,7 +208,8 @@ def prefetch(program: PrimFunc, loop: Var, hint: Prefetch) -> PrimFunc:
     """Ask for cache lines at the start of each iteration of a serial, parallel or unrolled loop.
 
     The hint's offset counts elements from the start of the buffer's memory (as packed) in terms
-    of ``loop`` and the loops around it. Splitting or unrolling the loop afterwards drops it.
+    of ``loop`` and the loops around it. Splitting the loop afterwards drops it; of one that is
+    unrolled each copy of the body asks.
 
     for k in 64: f(k)   ->   for k in 64: prefetch(B + k*32 + 512); f(k)
     """

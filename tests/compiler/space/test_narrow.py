@@ -130,6 +130,18 @@ def test_results_one_above_the_other_share_rows(attrs: dict[str, Any], inputs: i
         check(workload, TARGETS[0], config, arrays, "execute")
 
 
+@pytest.mark.parametrize(("cpu", "tasks"), [("znver5", [0, 0]), ("emeraldrapids", [1, 0])])
+def test_cores_of_a_mesh_share_short_sums(cpu: str, tasks: list[int]) -> None:
+    """Results lie in lines that they have written; not eight of them, which each had little."""
+
+    def default(cores: int) -> object:
+        space = narrow.space(product(784, 1, 17), Target(f"llvm -mcpu={cpu} -num-cores={cores}"))
+        assert space is not None
+        return space.default["tasks"]
+
+    assert [default(cores) for cores in (2, 8)] == tasks
+
+
 @pytest.mark.parametrize("cpu", ["znver4", "znver5"])
 def test_rows_are_shared_where_windows_overlap_downwards(cpu: str) -> None:
     target = Target(f"llvm -mcpu={cpu} -num-cores=1")

@@ -118,6 +118,29 @@ def test_width_of_a_strip() -> None:
     assert width(56, 64, stride=2) == (4, 1)
 
 
+def test_strips_ask_for_lines_to_store_to_on_a_mesh() -> None:
+    """Where image and result leave the first cache, side by side, and not by lines."""
+
+    def default(size: int, channels: int, op: str = "max_pool", stride: int = 1) -> Config:
+        pool = pooled((1, size, size, channels), (3, 3), (stride, stride), op=op)
+        return config_space(pool, Target("llvm -mcpu=emeraldrapids -num-cores=1")).default
+
+    assert default(28, 17)["ahead"] == default(28, 17, "avg_pool")["ahead"] == 1
+    assert default(28, 17, "avg_pool")["nv"] == 3
+    assert default(14, 24)["ahead"] == default(28, 33, "avg_pool")["ahead"] == 0
+    assert default(56, 17, stride=2)["ahead"] == default_of(28, 17)[0]["ahead"] == 0
+
+
+@pytest.mark.parametrize(("cpu", "vectors", "lines"), [("znver4", 3, 3), ("haswell", 3, 2)])
+def test_all_lines_of_a_later_strip_are_asked_for(cpu: str, vectors: int, lines: int) -> None:
+    workload, target = pooled((1, 8, 28, 17), (3, 3)), Target(f"llvm -mcpu={cpu} -num-cores=1")
+    knobs = {"rows": 8, "nv": vectors, "tile": 1, "lines": 0, "ahead": 1, "tasks": 0}
+    text = text_of(workload, target, {"sketch": NAME, **knobs})
+    pieces = text.count("call void @llvm.prefetch") // (8 * lines)
+    assert text.count("call void @llvm.prefetch") == 8 * lines * pieces > 0
+    assert text_of(workload, target, {"sketch": NAME, **knobs, "ahead": 0}).count("prefetch") == 0
+
+
 def text_of(workload: Workload, target: Target, config: Config) -> str:
     return emit_llvm(lower(schedule_workload(workload, target, config)), target).text
 

@@ -156,6 +156,19 @@ def test_weights_of_a_block_fit_into_a_first_cache_that_products_wait_for(
         assert 9 * 16 * 4 * channels // blocks <= 0.8 * target.l1_bytes
 
 
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("batch", [2, 3, 4, 8])
+def test_batches_on_a_mesh_are_by_winograds_method_along_rows(batch: int, cores: int) -> None:
+    """Each image reads its weights again as fast as the first one; beside a matrix unit, where that
+    was not timed, other methods are the default."""
+    workload = Workload.from_function(convolution((batch, 7, 7, 512), 512))
+    cpu = f"llvm -mcpu=emeraldrapids -num-cores={cores}"
+    plain = config_space(workload, Target(f"{cpu} -mattr=-amx-tile")).default
+    assert plain["sketch"] == "winograd_1d"
+    if batch == 8:
+        assert config_space(workload, Target(cpu)).default["sketch"] != "winograd_1d"
+
+
 def test_a_kernel_holds_and_executes_what_the_model_counts() -> None:
     function = convolution((1, 7, 7, 64), 128, bias=False, relu=False)
     config = configured(function, rt=1, nb=2)

@@ -74,7 +74,8 @@ def test_rows_are_written_apart_and_nothing_between_them(name: str) -> None:
     sampled = space.sample(np.random.default_rng(1), 400)
     sampled = sampled[space.valid(sampled)][:6]
     arrays = [RNG.standard_normal(p.type.shape).astype("float32") for p in CASES[name].params]  # type: ignore[union-attr]
-    for config in (space.default, *(space.decode(row) for row in sampled)):
+    defaults = [sketch.default for sketch in space.sketches]
+    for config in (*defaults, *(space.decode(row) for row in sampled)):
         program = schedule_workload(workload, HOST, config)
         width = workload.function.body.type.shape[-1]  # type: ignore[union-attr]
         if config["sketch"] == "image_strips":  # whose rows are those of the image, not pixels
