@@ -38,7 +38,6 @@ from tunefarm.compiler.summary import nominal_flops
 from tunefarm.compiler.target import LINE_BYTES, Target, dtype_bytes
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
-from tunefarm.compiler.tir.schedule.buffers import replace_buffer
 
 NAME, VERSION = "image_strips", 1
 ROWS = (28, 14, 7, 4)  # of a block, whose code is as long as it has rows
@@ -160,9 +159,6 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     c = scheduled(function)
     lanes, axis = lanes_of(c, target), c.rows[-1]
     program, epilogue, _ = prepared(c, 1, 0, target)
-    result = program.params[-1]
-    # LLVM would load all rows ahead of the first sum, and spill.
-    program = replace_buffer(program, result, replace(result, ordered=True))
     loops = s.loops_of(program, c.block)
     program, (block, row) = s.split(program, loops[axis.position], int(config["rows"]))
     program, (strip, lane) = s.split(program, loops[c.vector.position], lanes)
