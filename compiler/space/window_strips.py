@@ -19,7 +19,8 @@ windows of 5 × 5 0.75 to 1.01 ×; from 384 channels on more than ``window``. AV
 Loads that meet two lines of the cache bound what is left where neighbours lie off halves of lines.
 Strips some vectors wide have fewer (``lines``): vectors are put together from two that were loaded
 (17 channels on 28² in 0.89 × the time), or each line is loaded once, for averages of wide pixels.
-Of maxima one comparison tests two terms for NaN, and stores keep LLVM from mixing rows.
+Of maxima one comparison tests two terms for NaN, and stores keep LLVM from mixing rows. Rows may
+ask for the lines that the next strip stores to (``ahead``), as in ``image_strips``.
 """
 
 from __future__ import annotations
@@ -206,8 +207,8 @@ def _shifts(w: Windows, target: Target, ways: Sequence[int]) -> int:
 
 def _waits_to_store(w: Windows, target: Target) -> bool:
     """Whether lines of results are worth hints: on a mesh, where image and result leave the first
-    cache. Maxima and averages a pixel apart take 0.63 to 1.03 × the time so (Emerald Rapids; 0.9 in
-    the mean of 28 shapes), those of pixels wider than two lines by lines 1.04 to 1.15 ×."""
+    cache. Maxima and averages a pixel apart take 0.63 to 1.03 × the time so (Emerald Rapids; 0.92
+    in the mean of 13 shapes on one core and two), those by lines 1.04 to 1.15 ×."""
     bytes_of = 2 * prod(w.data) * dtype_bytes(w.dtype)
     return target.has_mesh and bytes_of > target.l1_bytes
 
