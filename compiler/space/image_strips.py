@@ -24,7 +24,7 @@ import numpy as np
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space import contraction
 from tunefarm.compiler.space.analysis import Contraction
-from tunefarm.compiler.space.columns import whole
+from tunefarm.compiler.space.columns import Numbers, whole
 from tunefarm.compiler.space.config import Columns, Config, Knob, Nest, SketchSpace
 from tunefarm.compiler.space.contraction.apply import prepared
 from tunefarm.compiler.space.contraction.nest import nest_of
@@ -75,13 +75,18 @@ def _registers(c: Contraction) -> int:
     return across * (down + (down - 1) * dilation + 1) + SPARE
 
 
-def _blocks(c: Contraction, rows: int) -> int:
+def _blocks(c: Contraction, rows: Numbers) -> Numbers:
     """Blocks of so many rows of all images."""
     return _images(c) * -(-c.rows[-1].extent // rows)
 
 
 def _images(c: Contraction) -> int:
     return prod(a.extent for a in (*c.outer, *c.rows[:-1]))
+
+
+def _cores(function: Function, target: Target) -> int:
+    """Cores that share the blocks: one has what does little."""
+    return target.num_cores if nominal_flops(function) > SERIAL_FLOPS else 1
 
 
 def _default(
@@ -91,8 +96,9 @@ def _default(
     rows. Weights that the first cache does not keep from one block to the next are best read in few
     blocks, however far their rows are.
 
-    Hints for the image too take 0.92 × the time of those for results alone on one core, 1.14 × on
-    two (28² of 17 and 56² of 33 channels), and up to 1.35 × where both leave the second cache.
+    Hints for the image too take 0.92 × the time of those for results alone on one core (28² of 17
+    and 56² of 33 channels), on two 1.14 × with 33, and up to 1.35 × where image and result leave
+    the second cache.
     """
     element, (height, row) = dtype_bytes(c.lhs.load.dtype), (c.rows[-1].extent, c.vector.extent)
     across, down = (a.extent for a in c.reduce)
@@ -100,7 +106,7 @@ def _default(
     kept = 2 * period * element * across * down <= target.l1_bytes
     most = NEAR_BYTES // (row * element) if kept else height
     near = [r for r in choices if r <= (most if most >= FEW_ROWS else FAR_ROWS)]
-    cores = target.num_cores if nominal_flops(function) > SERIAL_FLOPS else 1
+    cores = _cores(function, target)
 
     def loaded(rows: int) -> tuple[int, int]:
         return -(-_blocks(c, rows) // cores) * (rows + down - 1), -rows
@@ -127,8 +133,7 @@ def _is_preferred(c: Contraction, target: Target, function: Function, rows: int)
     channels, (stride, _) = channels_of(function), steps_down(c)
     if not target.has_mesh or c.reduce[-1].extent <= stride or c.rows[-1].extent < LEAST_ROWS:
         return False
-    shared = nominal_flops(function) > SERIAL_FLOPS
-    if 2 * channels < lanes_of(c, target) or (shared and _blocks(c, rows) < target.num_cores):
+    if 2 * channels < lanes_of(c, target) or _blocks(c, rows) < _cores(function, target):
         return False
     if channels * dtype_bytes(c.lhs.load.dtype) % LINE_BYTES:
         return True
@@ -149,7 +154,7 @@ def _nest(c: Contraction, target: Target, lanes: int, k: Columns) -> Nest:
     return replace(
         nest,
         tiles={**nest.tiles, **blocks},
-        parallelism=_images(c) * -(-c.rows[-1].extent // rows),
+        parallelism=_blocks(c, rows),
         extra={**nest.extra, "image_ahead": whole(k, "image_ahead").astype(np.float64)},
     )
 

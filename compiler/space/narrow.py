@@ -267,7 +267,8 @@ def _default_tasks(node: Block, target: Target) -> int:
     """
     if not target.has_mesh:
         return default_tasks([node], target)
-    return int(work_ns([node], target) >= LEAST_NS * target.num_cores > LEAST_NS)
+    enough = work_ns([node], target) >= LEAST_NS * target.num_cores
+    return int(target.num_cores > 1 and enough)
 
 
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
