@@ -7,6 +7,8 @@ Each entry is the text of small functions that ``pool.ll`` and ``native.ll`` cal
     i64  @cpu_syscall(i64 number, i64 × 6)  a Linux system call, of those in ``calls``
     void @cpu_flush_line(ptr)               evict the cache line from every cache
     void @cpu_fence()                       order flushes before what follows
+    i32  @cpu_float_mode()                  how the thread computes with floats; 0: not told
+    void @cpu_set_float_mode(i32)           compute so; not with 0
 
 RISC-V has ``i64 @tunefarm_vector_bytes()`` beside them, for the executor.
 """
@@ -21,11 +23,13 @@ from tunefarm.compiler.errors import BuildError
 
 @dataclass(frozen=True, slots=True)
 class Arch:
-    """An instruction set: Linux call numbers, and the functions' text."""
+    """An instruction set: Linux call numbers, and the functions' text. ``flush_bits`` of the mode
+    of floats make results that are too small for full precision zeros; 0 if there are none."""
 
     name: str
     calls: Mapping[str, int]
     text: str
+    flush_bits: int = 0
 
 
 # Linux' numbers on AArch64, RISC-V and whatever came after them.
@@ -37,8 +41,19 @@ _GENERIC_CALLS = {
     "sched_setaffinity": 122,
 }
 
+_NO_FLOAT_MODE = """
+define internal i32 @cpu_float_mode() #0 {
+  ret i32 0
+}
+
+define internal void @cpu_set_float_mode(i32 %mode) #0 {
+  ret void
+}
+"""
+
 _X86_64 = Arch(
     name="x86_64",
+    flush_bits=1 << 15,  # FTZ of MXCSR
     calls={
         "futex": 202,
         "sched_yield": 24,
@@ -77,6 +92,29 @@ define internal void @cpu_fence() #0 {
   call void asm sideeffect "mfence; lfence", "~{memory}"()
   ret void
 }
+
+define internal i32 @cpu_float_mode() #0 {
+  %slot = alloca i32, align 4
+  call void @llvm.x86.sse.stmxcsr(ptr %slot)
+  %mode = load i32, ptr %slot
+  ret i32 %mode
+}
+
+define internal void @cpu_set_float_mode(i32 %mode) #0 {
+entry:
+  %slot = alloca i32, align 4
+  %told = icmp ne i32 %mode, 0
+  br i1 %told, label %set, label %exit
+set:
+  store i32 %mode, ptr %slot
+  call void @llvm.x86.sse.ldmxcsr(ptr %slot)
+  br label %exit
+exit:
+  ret void
+}
+
+declare void @llvm.x86.sse.stmxcsr(ptr)
+declare void @llvm.x86.sse.ldmxcsr(ptr)
 """,
 )
 
@@ -114,6 +152,7 @@ _AARCH64 = Arch(
         ),
         _machine_code("void @cpu_flush_line(ptr %line)", 0xD50B7E20, _ARM_RET),  # dc civac, x0
         _machine_code("void @cpu_fence()", 0xD5033F9F, _ARM_ISB, _ARM_RET),  # dsb sy
+        _NO_FLOAT_MODE,
     ]),
 )  # fmt: skip
 
@@ -135,6 +174,7 @@ _RISCV64 = Arch(
         _machine_code("void @cpu_flush_line(ptr %line)", _RISCV_RET),
         _machine_code("void @cpu_fence()", 0x0330000F, _RISCV_RET),  # fence rw, rw
         _machine_code("i64 @tunefarm_vector_bytes()", 0xC2202573, _RISCV_RET, linkage=""),  # vlenb
+        _NO_FLOAT_MODE,
     ]),
 )  # fmt: skip
 
@@ -162,7 +202,8 @@ define internal void @cpu_flush_line(ptr %line) #0 {
 define internal void @cpu_fence() #0 {
   ret void
 }
-""",
+"""
+    + _NO_FLOAT_MODE,
 )
 
 _ARCHES = {arch.name: arch for arch in (_X86_64, _AARCH64, _RISCV64, _WASM32)}

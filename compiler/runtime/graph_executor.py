@@ -8,6 +8,7 @@ text = executor.to_json();  GraphExecutor.from_json(text, library, weights, thre
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import statistics
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tunefarm.compiler.runtime.arrays import Array, address, aligned_empty, lasting_bytes
 from tunefarm.compiler.runtime.library import Library
+from tunefarm.compiler.runtime.native import FLOAT_MODE
 from tunefarm.compiler.runtime.plan import Argument, Copy, ExecutionPlan, KernelCall, Step
 from tunefarm.compiler.runtime.pool import pool_address
 from tunefarm.compiler.runtime.timing import BoundCall, bind_call, check_count
@@ -64,12 +66,16 @@ class Profile:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GraphExecutor:
-    """Runs the steps of a plan one at a time, with the plan's kernels from ``library``."""
+    """Runs the steps of a plan one at a time, with the plan's kernels from ``library``.
+
+    ``flush`` are the bits that a run adds to the mode of floats (``native.flush_bits``).
+    """
 
     plan: ExecutionPlan
     library: Library = field(repr=False)
     weights: NDArray[np.uint8] = field(repr=False)
     threads: int = 1
+    flush: int = 0
 
     def run(self, inputs: Sequence[Array], observe: Observer | None = None) -> list[Array]:
         """Fresh outputs for aligned inputs in the plan's order.
@@ -83,7 +89,8 @@ class GraphExecutor:
             if isinstance(step, Copy):
                 ctypes.memmove(pointers[1], pointers[0], step.bytes)
             else:
-                self._call(step, bound, pointers)()
+                with self._as_in_a_run():
+                    self._call(step, bound, pointers)()
             if observe is not None:
                 observe(number, step, pointers)
         return list(bound.outputs)
@@ -94,7 +101,8 @@ class GraphExecutor:
         check_count("repeat", repeat)
         bound = self._bind(inputs)
         calls = [self._timed(step, bound) for step in self.plan.steps]
-        runs = [[call() for call in calls] for _ in range(repeat + 1)][1:]
+        with self._as_in_a_run():
+            runs = [[call() for call in calls] for _ in range(repeat + 1)][1:]
         medians = [statistics.median(times) for times in zip(*runs, strict=True)]
         return Profile(
             tuple(
@@ -113,6 +121,20 @@ class GraphExecutor:
     ) -> GraphExecutor:
         """An executor of a saved plan; BuildError if the text is of another version."""
         return GraphExecutor(ExecutionPlan.from_json(text), library, weights, threads)
+
+    @contextlib.contextmanager
+    def _as_in_a_run(self) -> Iterator[None]:
+        """Floats as a run of the model has them; libraries in files do not tell how."""
+        if not self.flush or FLOAT_MODE not in self.library.addresses:
+            yield
+            return
+        set_mode = self.library.function(FLOAT_MODE)
+        mode = set_mode(0)
+        set_mode(mode | self.flush)
+        try:
+            yield
+        finally:
+            set_mode(mode)
 
     def _bind(self, inputs: Sequence[Array]) -> _Bound:
         memory = lasting_bytes(self.plan.arena_bytes)

@@ -27,6 +27,7 @@ _SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "tunefarm_time": (_I64, (_POINTER, _POINTER, _I64, _I64, _POINTER, _I64)),
     "tunefarm_flush": (None, (_POINTER, _I64)),
     "tunefarm_ticks": (_I64, ()),
+    "tunefarm_float_mode": (ctypes.c_uint32, (ctypes.c_uint32,)),
     "tunefarm_run": (ctypes.c_int32, (_POINTER,) * 5),
 }
 

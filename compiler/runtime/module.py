@@ -35,6 +35,7 @@ from tunefarm.compiler.runtime.cpu import (
 from tunefarm.compiler.runtime.executor import RUN, executor_text
 from tunefarm.compiler.runtime.graph_executor import GraphExecutor, Profile
 from tunefarm.compiler.runtime.library import Library
+from tunefarm.compiler.runtime.native import flush_bits
 from tunefarm.compiler.runtime.plan import ExecutionPlan, Port, verify_plan
 from tunefarm.compiler.runtime.pool import check_threads, default_threads, pool_address
 from tunefarm.compiler.runtime.timing import Timing, bind_call, evaluate
@@ -257,7 +258,8 @@ class Module:
 
     def graph_executor(self) -> GraphExecutor:
         """An executor of the same plan that goes node by node, for inspection."""
-        return GraphExecutor(self.plan, self.library, self.weights, self.threads)
+        bits = flush_bits(self.target)
+        return GraphExecutor(self.plan, self.library, self.weights, self.threads, bits)
 
     def example_inputs(self, seed: int = 0) -> dict[str, Array]:
         """Inputs of the right types: normal floats, zeros for integers and booleans."""

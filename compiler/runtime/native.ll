@@ -67,6 +67,13 @@ exit:
   ret void
 }
 
+; Set how the calling thread computes with floats, unless %mode is 0; return how it did.
+define i32 @tunefarm_float_mode(i32 %mode) #0 {
+  %was = call i32 @cpu_float_mode()
+  call void @cpu_set_float_mode(i32 %mode)
+  ret i32 %was
+}
+
 define i64 @tunefarm_ticks() #0 {
   %ticks = call i64 @cpu_ticks()
   ret i64 %ticks

@@ -10,6 +10,7 @@ void tunefarm_invoke(function, arguments, count)   call a kernel with pointers f
 i64  tunefarm_time(function, arguments, count, number, ranges, range_count)
 void tunefarm_flush(ranges, count)
 i64  tunefarm_ticks()
+i32  tunefarm_float_mode(mode)                     set how the thread computes with floats, unless 0
 ptr  tunefarm_memcpy | memmove | memset
 """
 
@@ -35,6 +36,7 @@ PATIENCE = 24  # pauses before a thread looks at what others have left: 0.6 µs 
 _ARGUMENT_COUNTS = (8, 16, 32, 64, 128)
 MAX_ARGUMENTS = _ARGUMENT_COUNTS[-1]
 
+FLOAT_MODE = "tunefarm_float_mode"
 EXPORTS = (
     "tunefarm_parallel",
     "tunefarm_worker_main",
@@ -51,7 +53,13 @@ EXPORTS = (
 def offered(target: Target) -> tuple[str, ...]:
     """The symbols of the runtime that other code may call: its exports, and what executors need."""
     lengths = ("tunefarm_vector_bytes",) if target.isa is RISCV64 else ()
-    return (*EXPORTS, "tunefarm_memcpy", *lengths)
+    return (*EXPORTS, "tunefarm_memcpy", FLOAT_MODE, *lengths)
+
+
+def flush_bits(target: Target) -> int:
+    """What a run of a model adds to the mode of floats: results below 2^-126 become zeros. Nothing
+    where targets are strict, or processors not known to be slow with such numbers."""
+    return 0 if target.strict else arch_of(target.isa.triple).flush_bits
 
 
 def padded_argument_count(count: int) -> int:

@@ -5,7 +5,7 @@
 ;
 ;   offset  what                                                            written by
 ;        0  i64 generation of the job, ptr body, ptr closure, ptr scratch,  the caller that holds
-;           i64 stride, i32 n, i32 parts, i32 seats                         the lock, the shutdown
+;           i64 stride, i32 n, i32 parts, i32 seats, i32 mode               the lock, the shutdown
 ;      128  i32 lock: 1 while a job or the shutdown runs                    compare-and-swap
 ;      136  i64 done before the present job                                 the lock's holder
 ;      256  i32 sleeping workers                                            workers
@@ -37,13 +37,17 @@
 ; Linux often wakes a thread on the CPU of its waker, where it waits for the caller's work to end: a
 ; worker that wakes up there moves to another CPU that it may use.
 ;
+; Workers compute with floats as the caller does: its mode is part of the job (0, which no processor
+; has that tells its own, changes nothing).
+;
 ; A job inside a job, or beside one of another thread, finds the lock taken and runs as a loop.
 ;
 ; Every thread has a number, 0 for the caller, that it keeps as long as the pool lives. An iteration
 ; is given the scratch memory of the thread that runs it: %stride bytes apart, for %seats threads.
 ; Those with higher numbers take no part.
 
-%Job = type { ptr, ptr, ptr, i64, i64, i64, i64 } ; body, closure, scratch, stride, n, parts, seats
+; body, closure, scratch, stride, n, parts, seats, and of workers the caller's mode of floats
+%Job = type { ptr, ptr, ptr, i64, i64, i64, i64, i32 }
 
 define internal void @run_serial(ptr %body, ptr %closure, i64 %n, ptr %scratch) #0 {
 entry:
@@ -234,6 +238,9 @@ entry:
   %takes.part = and i1 %open, %has.seat
   br i1 %takes.part, label %begin, label %exit
 begin:
+  %p.mode = getelementptr %Job, ptr %job, i32 0, i32 7
+  %mode = load i32, ptr %p.mode
+  call void @cpu_set_float_mode(i32 %mode)
   %has.part = icmp ult i64 %own, %parts
   br i1 %has.part, label %mine, label %pause
 mine:
@@ -267,6 +274,7 @@ define internal i1 @read_job(ptr %pool, ptr %job, i64 %generation) #0 {
   %p.n = getelementptr i8, ptr %pool, i64 40
   %p.parts = getelementptr i8, ptr %pool, i64 44
   %p.seats = getelementptr i8, ptr %pool, i64 48
+  %p.mode = getelementptr i8, ptr %pool, i64 52
   %body = load atomic ptr, ptr %p.body monotonic, align 8
   %closure = load atomic ptr, ptr %p.closure monotonic, align 8
   %scratch = load atomic ptr, ptr %p.scratch monotonic, align 8
@@ -274,6 +282,7 @@ define internal i1 @read_job(ptr %pool, ptr %job, i64 %generation) #0 {
   %n = load atomic i32, ptr %p.n monotonic, align 4
   %parts = load atomic i32, ptr %p.parts monotonic, align 4
   %seats = load atomic i32, ptr %p.seats monotonic, align 4
+  %mode = load atomic i32, ptr %p.mode monotonic, align 4
   fence acquire
   %after = load atomic i64, ptr %pool monotonic, align 8
   %same = icmp eq i64 %after, %generation
@@ -281,6 +290,8 @@ define internal i1 @read_job(ptr %pool, ptr %job, i64 %generation) #0 {
   %parts.wide = zext i32 %parts to i64
   %seats.wide = zext i32 %seats to i64
   call void @set_job(ptr %job, ptr %body, ptr %closure, ptr %scratch, i64 %stride, i64 %n.wide, i64 %parts.wide, i64 %seats.wide)
+  %p.own.mode = getelementptr %Job, ptr %job, i32 0, i32 7
+  store i32 %mode, ptr %p.own.mode
   ret i1 %same
 }
 
@@ -310,6 +321,8 @@ define internal void @write_job(ptr %pool, ptr %body, ptr %closure, ptr %scratch
   %p.n = getelementptr i8, ptr %pool, i64 40
   %p.parts = getelementptr i8, ptr %pool, i64 44
   %p.seats = getelementptr i8, ptr %pool, i64 48
+  %p.mode = getelementptr i8, ptr %pool, i64 52
+  %mode = call i32 @cpu_float_mode()
   %n.narrow = trunc i64 %n to i32
   %parts.narrow = trunc i64 %parts to i32
   %seats.narrow = trunc i64 %seats to i32
@@ -321,6 +334,7 @@ define internal void @write_job(ptr %pool, ptr %body, ptr %closure, ptr %scratch
   store atomic i32 %n.narrow, ptr %p.n monotonic, align 4
   store atomic i32 %parts.narrow, ptr %p.parts monotonic, align 4
   store atomic i32 %seats.narrow, ptr %p.seats monotonic, align 4
+  store atomic i32 %mode, ptr %p.mode monotonic, align 4
   ret void
 }
 
