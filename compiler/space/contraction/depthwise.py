@@ -28,7 +28,7 @@ from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Intrinsic
 from tunefarm.compiler.tir.visit import expressions, walk_expr
 
-BY_ROW, ROW, OTHERWISE = 0.85, 0.1, 1.3  # ``_row_by_row_factor``
+BY_ROW, ROW, ROW_OF_A_MESH, OTHERWISE = 0.85, 0.1, 0.02, 1.3  # ``_row_by_row_factor``
 HELD_SHARE = 0.55  # of the second levels of two cores, which hold an image and its results
 SMALL = 7  # rows of results: too few for that, most tiles are at a border
 # Cycles of two FMAs where rows wait for stores, of a vector of results and of each that it reads:
@@ -171,16 +171,21 @@ def _row_by_row_factor(c: Contraction, target: Target, lanes: int, k: Columns) -
 
     Pixels two apart that nearly always cross lines, of two vectors both in the tile: 2 columns by 2
     rows take 0.82 to 0.95 × the time of 7 by 1 on 28² and 56². More rows take as long with most
-    numbers of channels, and 1.2 × with 18; 7 rows on 14² level to 1.1 × (Zen 4).
+    numbers of channels, and 1.2 × with 18; 7 rows on 14² level to 1.1 × (Zen 4). On a mesh 7 rows
+    take 0.85 to 0.97 × the time of 2 (17 to 31 channels on 14² to 112², Emerald Rapids).
     """
     second, last = row_axes(c)
     apart = last is not None and step_of(c, last) > 1
-    if second is None or not apart or c.vector.extent % (lanes // 2) == 0:
+    halves = c.vector.extent % (lanes // 2) == 0 and not target.has_mesh
+    if second is None or not apart or halves:
         return OTHERWISE
     wide, high, vectors = whole(k, "rw"), whole(k, "rh"), whole(k, "nv")
     pays = (wide > 1) & (vectors > 1) & (vectors * lanes >= c.vector.extent)
-    pays &= (_registers_of_a_row(c, k) <= target.vector_registers) & (second.extent > SMALL)
-    return np.where(pays, BY_ROW + ROW * (high - 2), OTHERWISE)
+    pays &= _registers_of_a_row(c, k) <= target.vector_registers
+    if target.has_mesh:
+        shares = unevenness(-(-second.extent // high), target.num_cores)
+        return np.where(pays, (BY_ROW - ROW_OF_A_MESH * (high - 2)) * shares, OTHERWISE)
+    return np.where(pays & (second.extent > SMALL), BY_ROW + ROW * (high - 2), OTHERWISE)
 
 
 def _registers_of_a_row(c: Contraction, k: Columns) -> Numbers:

@@ -9,11 +9,13 @@ from tunefarm.compiler.space.analysis import Contraction, Operand
 from tunefarm.compiler.space.columns import Mask, Numbers, whole
 from tunefarm.compiler.space.config import Columns, Constraint, Knob
 from tunefarm.compiler.space.contraction.shape import (
+    FEW_TAPS,
     GROUPS_INSIDE,
     PACK_PANEL,
     PACK_WHOLE,
     PANELS_INSIDE,
     groups_of,
+    is_strided,
     packable,
     packed_at_build,
     padded,
@@ -147,10 +149,14 @@ def constraints_of(c: Contraction, target: Target, lanes: int) -> tuple[Constrai
 def bodies(c: Contraction, k: Columns) -> Numbers:
     """How often the unrolled body is repeated: borders and their taps get code of their own.
 
-    Where all taps are unrolled, each tile that some of them leave has a body at either end.
+    Where all taps are unrolled, each tile that some of them leave has a body at either end; of
+    squares of few taps that read pixels two apart row by row at the near end alone: at the far end
+    images of even sizes have no such tiles.
     """
     together = whole(k, "ku") > c.reduce[-1].extent
     bodies = np.ones_like(whole(k, "rw"))
+    few = is_strided(c) and whole_window(c) <= FEW_TAPS
+    apart = few & row_by_row(c, k) & (whole(k, "rw") > 1)
     for axis, name in zip(row_axes(c), ("rh", "rw"), strict=True):
         if axis is None:
             continue
@@ -160,6 +166,7 @@ def bodies(c: Contraction, k: Columns) -> Numbers:
         )
         pieces = np.where((tile > 1) & (window > 1), pieces, 1)
         before = -(-(window // 2) // (tile * step_of(c, axis)))  # tiles with taps beyond an end
-        ends = np.where(tile >= axis.extent, 1, np.where(axis.extent % tile, 2, 1) + 2 * before)
+        outer = before * np.where(apart, 1, 2)
+        ends = np.where(tile >= axis.extent, 1, np.where(axis.extent % tile, 2, 1) + outer)
         bodies = bodies * np.where(together & (window > 1), ends, pieces)
     return bodies
