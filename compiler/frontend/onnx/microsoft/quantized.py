@@ -1,4 +1,4 @@
-"""Converters of the domain com.microsoft: the operators that onnxruntime's quantizer writes.
+"""Converters of the operators on bytes that onnxruntime's quantizer writes.
 
 Each is dequantize, the standard operator on numbers, quantize.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tunefarm.compiler.frontend.onnx import contract, math, nn, quantize
+from tunefarm.compiler.frontend.onnx import contract, quantize
+from tunefarm.compiler.frontend.onnx.microsoft.standard import standard
 from tunefarm.compiler.frontend.onnx.node import (
     Converter,
     Node,
@@ -22,17 +23,6 @@ from tunefarm.compiler.frontend.onnx.node import (
 from tunefarm.compiler.frontend.onnx.quantize import bias_of, operand, parameter, result
 from tunefarm.compiler.ir import Expr
 
-DOMAIN = "com.microsoft"
-_STANDARD = {**math.CONVERTERS, **nn.CONVERTERS}
-
-
-def _standard(node: Node, op: str, *inputs: Expr) -> Expr:
-    """The standard operator with this node's attributes, on other inputs."""
-    made = _STANDARD[op](replace(node, op=op, inputs=inputs))
-    first = made[0] if isinstance(made, Sequence) else made
-    assert first is not None
-    return first
-
 
 def _on_numbers(op: str, operands: int = 1) -> Converter:
     """(x, scale, zero point) for each operand, then the result's scale and zero point."""
@@ -40,7 +30,7 @@ def _on_numbers(op: str, operands: int = 1) -> Converter:
     def convert(node: Node) -> Expr:
         if node.attr("channels_last", 0):
             raise Unsupported("channels_last=1 is not supported")
-        y = _standard(node, op, *(operand(node, 3 * i) for i in range(operands)))
+        y = standard(node, op, *(operand(node, 3 * i) for i in range(operands)))
         return result(node, y, 3 * operands, dtype_of(node.x))
 
     return convert
@@ -56,7 +46,7 @@ def _concat(node: Node) -> Expr:
 def _softmax(node: Node) -> Expr:
     """``opset`` says which meaning of ``axis`` holds."""
     opset = int(node.attr("opset", node.opset))
-    y = _standard(replace(node, opset=opset), "Softmax", operand(node, 0))
+    y = standard(replace(node, opset=opset), "Softmax", operand(node, 0))
     return result(node, y, 3, dtype_of(node.x))
 
 
@@ -64,8 +54,7 @@ def _gemm(node: Node) -> Expr:
     """alpha · A · B + C; without the result's scale it stays numbers."""
     columns = 0 if node.attr("transB", 0) else 1
     inputs = operand(node, 0), operand(node, 3, columns)
-    y = contract.CONVERTERS["Gemm"](replace(node, op="Gemm", inputs=inputs))
-    assert not isinstance(y, Sequence)
+    y = standard(node, "Gemm", *inputs)
     if node.has(6):
         if node.attr("alpha", 1.0) != 1:
             raise Unsupported("alpha with a bias")

@@ -1,0 +1,11 @@
+"""Converters of the domain com.microsoft: what onnxruntime's quantizer writes."""
+
+from __future__ import annotations
+
+from tunefarm.compiler.frontend.onnx.microsoft import quantized
+from tunefarm.compiler.frontend.onnx.node import Converter
+
+DOMAIN = "com.microsoft"
+CONVERTERS: dict[str, Converter] = {
+    **quantized.CONVERTERS,
+}
