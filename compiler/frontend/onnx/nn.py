@@ -238,6 +238,7 @@ def _layer_norm(node: Node) -> list[Expr | None]:
 
 
 def _rms_norm(node: Node) -> Expr:
+    """Also as onnxruntime calls it, SimplifiedLayerNormalization."""
     axis = axis_of(node.attr("axis", -1), rank_of(node.x))
     scale = cast(node.input(1), dtype_of(node.x))
     return node.emit(
@@ -330,6 +331,7 @@ CONVERTERS: dict[str, Converter] = {
     "BatchNormalization": _batch_norm,
     "LayerNormalization": _layer_norm,
     "RMSNormalization": _rms_norm,
+    "SimplifiedLayerNormalization": _rms_norm,
     "InstanceNormalization": _instance_norm,
     "GroupNormalization": _group_norm,
     "LRN": _lrn,

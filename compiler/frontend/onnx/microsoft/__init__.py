@@ -1,11 +1,17 @@
-"""Converters of the domain com.microsoft: what onnxruntime's quantizer writes."""
+"""Converters of the domain com.microsoft: what onnxruntime's quantizer and optimizers write."""
 
 from __future__ import annotations
 
-from tunefarm.compiler.frontend.onnx.microsoft import quantized
+from tunefarm.compiler.frontend.onnx.microsoft import (
+    fused,
+    normalize,
+    quantized,
+)
 from tunefarm.compiler.frontend.onnx.node import Converter
 
 DOMAIN = "com.microsoft"
 CONVERTERS: dict[str, Converter] = {
     **quantized.CONVERTERS,
+    **fused.CONVERTERS,
+    **normalize.CONVERTERS,
 }
