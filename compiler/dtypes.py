@@ -40,6 +40,11 @@ def epsilon_of(name: str) -> float:
     return float(_limits(name).eps)
 
 
+def lowest_of(name: str) -> float:
+    """The lowest number of a floating-point type that is not infinite."""
+    return float(_limits(name).min)
+
+
 def _limits(name: str) -> Any:
     if name == "bfloat16":
         import ml_dtypes

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from tunefarm.compiler.frontend.onnx.microsoft import (
+    attention,
     fused,
+    grouped,
     normalize,
     quantized,
+    rotary,
 )
 from tunefarm.compiler.frontend.onnx.node import Converter
 
@@ -14,4 +17,7 @@ CONVERTERS: dict[str, Converter] = {
     **quantized.CONVERTERS,
     **fused.CONVERTERS,
     **normalize.CONVERTERS,
+    **rotary.CONVERTERS,
+    **attention.CONVERTERS,
+    **grouped.CONVERTERS,
 }
