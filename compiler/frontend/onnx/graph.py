@@ -62,7 +62,7 @@ class Importer:
         """The graph's outputs. ``outer`` has its inputs and what it captures."""
         scope: Scope = dict(outer)
         for tensor in graph.initializer:
-            scope[tensor.name] = self._initializer(tensor)
+            scope[tensor.name] = self._initializer(tensor, graph)
         for sparse in graph.sparse_initializer:
             name = sparse.values.name
             self.problems.append(Problem("initializer", name, "", "sparse tensors"))
@@ -75,9 +75,9 @@ class Importer:
             self.problems.append(Problem("output", missing[0], "", reason, Fault.INVALID))
         return [r for r in results if r is not None]
 
-    def _initializer(self, tensor: TensorProto) -> Expr | None:
+    def _initializer(self, tensor: TensorProto, graph: GraphProto) -> Expr | None:
         try:
-            return Constant(_array(tensor), tensor.name)
+            return Constant(_array(tensor, _wide_dtype(tensor, graph)), tensor.name)
         except Unsupported as error:
             self.problems.append(Problem("initializer", tensor.name, "", str(error)))
             return None
@@ -245,10 +245,25 @@ def _bound(
     return bound
 
 
-def _array(tensor: TensorProto) -> np.ndarray[Any, Any]:
+def _wide_dtype(tensor: TensorProto, graph: GraphProto) -> str:
+    """The dtype of bytes that hold an initialiser's numbers of 4 bits, which nodes may dequantise
+    and nothing else; empty for others."""
+    from onnx import TensorProto as T
+
+    dtype = {T.INT4: "int8", T.UINT4: "uint8"}.get(tensor.data_type, "")
+    readers = {n.op_type for n in graph.node if tensor.name in _reads(n)} if dtype else set()
+    if readers - {"DequantizeLinear"}:
+        label = T.DataType.Name(tensor.data_type).lower()
+        raise Unsupported(f"element type {label} is not supported but in DequantizeLinear")
+    return dtype
+
+
+def _array(tensor: TensorProto, dtype: str = "") -> np.ndarray[Any, Any]:
+    """The tensor's elements, in another dtype if one is given."""
     from onnx import checker, numpy_helper
 
-    dtype_name(tensor.data_type)
+    if not dtype:
+        dtype_name(tensor.data_type)
     try:
         array: np.ndarray[Any, Any] = numpy_helper.to_array(tensor)
     except (checker.ValidationError, OSError, ValueError) as error:
@@ -258,6 +273,7 @@ def _array(tensor: TensorProto) -> np.ndarray[Any, Any]:
         raise Unsupported(
             f"its data is in the file {where!r} beside the model; give the path of the model"
         ) from None
+    array = array.astype(dtype, copy=False) if dtype else array
     if array.dtype.name not in DTYPES:
         raise Unsupported(f"element type {array.dtype.name} is not supported")
     return array

@@ -7,6 +7,7 @@ from tunefarm.compiler.frontend.onnx.microsoft import (
     fused,
     grouped,
     normalize,
+    packed,
     quantized,
     rotary,
 )
@@ -20,4 +21,5 @@ CONVERTERS: dict[str, Converter] = {
     **rotary.CONVERTERS,
     **attention.CONVERTERS,
     **grouped.CONVERTERS,
+    **packed.CONVERTERS,
 }
