@@ -192,8 +192,9 @@ def test_tables_keep_the_stated_ulps(name: str) -> None:
 
 
 def test_processors_look_up_what_their_multiplications_cost() -> None:
-    looked_up = {cpu: Target(f"llvm -mcpu={cpu}").quick_tables for cpu in ("znver4", "znver5")}
-    assert looked_up == {"znver4": {"exp", "erf"}, "znver5": {"erf"}}
+    cpus = ("znver4", "znver5", "emeraldrapids")
+    looked_up = {cpu: Target(f"llvm -mcpu={cpu}").quick_tables for cpu in cpus}
+    assert looked_up == {"znver4": {"exp", "erf"}, "znver5": {"erf"}, "emeraldrapids": {"erf"}}
     assert not Target("llvm -mcpu=graniterapids").quick_tables
     for name, found in (("erf", True), ("exp", False), ("tanh", False)):
         lines, _, _ = emit_math(name, 16, "float32", ["%x"], iter_names(), tables=("erf",))
