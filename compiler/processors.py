@@ -161,8 +161,9 @@ ONE_MULTIPLY_ADD = frozenset({
 # Functions that processors with AVX-512 look up in tables, which registers hold: both where
 # multiplications wait for each other while permutations do not; erf where four of these take as
 # long as eight of its twenty multiply-adds (GELU takes 0.51 × the time on a Zen 5; exp would take
-# 0.9 ×, but 1.4 behind depthwise tiles, which fill the registers), or beside the half of them
-# (RepViT-M1 takes 0.94 × the time on an Emerald Rapids, ConvNeXt-atto 0.95; exp nothing sure).
+# 0.9 ×, but 1.4 behind depthwise tiles, which fill the registers), or fill half of the units that
+# multiply (RepViT-M1 takes 0.94 × the time on an Emerald Rapids, ConvNeXt-atto 0.95; exp nothing
+# sure; those after it were not timed).
 QUICK_TABLES: Mapping[str, frozenset[str]] = {
     "znver4": frozenset({"exp", "erf"}),
     "znver5": frozenset({"erf"}),

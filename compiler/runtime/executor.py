@@ -6,7 +6,8 @@
 any number of threads may run it, each with memory of its own.
 
 On x86-64 results that are too small for full precision are zeros in it, unless targets are strict:
-an instruction that makes or reads one takes 150 cycles on Intel's processors.
+an instruction that makes one, or reads one later, takes 150 cycles on Intel's processors. Inputs
+are read as they are.
 
 It returns 0. RISC-V's vector registers differ in length from one processor to the next, and code
 for longer ones would compute half of its lanes: there it returns 1 and computes nothing.

@@ -117,21 +117,22 @@ class GraphExecutor:
 
     @staticmethod
     def from_json(
-        text: str, library: Library, weights: NDArray[np.uint8], threads: int = 1
+        text: str,
+        library: Library,
+        weights: NDArray[np.uint8],
+        threads: int = 1,
+        flush: int = 0,
     ) -> GraphExecutor:
         """An executor of a saved plan; BuildError if the text is of another version."""
-        return GraphExecutor(ExecutionPlan.from_json(text), library, weights, threads)
+        return GraphExecutor(ExecutionPlan.from_json(text), library, weights, threads, flush)
 
     @contextlib.contextmanager
     def _as_in_a_run(self) -> Iterator[None]:
-        """Floats as a run of the model has them; libraries in files do not tell how."""
-        if not self.flush or FLOAT_MODE not in self.library.addresses:
-            yield
-            return
+        """Floats as a run of the model has them."""
         set_mode = self.library.function(FLOAT_MODE)
         mode = set_mode(0)
-        set_mode(mode | self.flush)
         try:
+            set_mode(mode | self.flush)
             yield
         finally:
             set_mode(mode)

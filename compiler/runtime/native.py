@@ -24,7 +24,7 @@ from tunefarm.compiler.processors import RISCV64
 from tunefarm.compiler.runtime.arch import Arch, arch_of
 from tunefarm.compiler.target import Target
 
-POOL_VERSION = 3  # layout of the pool's memory and the ABI above
+POOL_VERSION = 4  # layout of the pool's memory and the ABI above
 MAX_THREADS = 256
 POOL_ALIGNMENT = 128
 POOL_BYTES = 1024 + 128 * MAX_THREADS
@@ -47,18 +47,20 @@ EXPORTS = (
     "tunefarm_time",
     "tunefarm_flush",
     "tunefarm_ticks",
+    FLOAT_MODE,
 )
 
 
 def offered(target: Target) -> tuple[str, ...]:
     """The symbols of the runtime that other code may call: its exports, and what executors need."""
     lengths = ("tunefarm_vector_bytes",) if target.isa is RISCV64 else ()
-    return (*EXPORTS, "tunefarm_memcpy", FLOAT_MODE, *lengths)
+    return (*EXPORTS, "tunefarm_memcpy", *lengths)
 
 
 def flush_bits(target: Target) -> int:
-    """What a run of a model adds to the mode of floats: results below 2^-126 become zeros. Nothing
-    where targets are strict, or processors not known to be slow with such numbers."""
+    """What a run of a model adds to the mode of floats: results too small for full precision, those
+    of float32 below 2^-126, become zeros. Nothing where targets are strict, or processors not known
+    to be slow with such numbers."""
     return 0 if target.strict else arch_of(target.isa.triple).flush_bits
 
 

@@ -132,6 +132,9 @@ def window_cycles(
     tall = np.where((high > 1) & padded(c), 1.15, 1.0) * (1 + 0.08 * (high - 1) * meet)
     crossed = 1.15 if crossing else 1.0
     tall = np.where(row_by_row(c, k), _row_by_row_factor(c, target, lanes, k), tall)
+    few = whole_window(c) <= FEW_TAPS
+    if target.has_mesh and few and is_strided(c) and begins_inside_lines(c):
+        tall = tall * _unevenness_of_rows(c, target, high)
     return tiles * sums * pairs * many * tall * crossed
 
 
@@ -183,8 +186,7 @@ def _row_by_row_factor(c: Contraction, target: Target, lanes: int, k: Columns) -
     pays = (wide > 1) & (vectors > 1) & (vectors * lanes >= c.vector.extent)
     pays &= _registers_of_a_row(c, k) <= target.vector_registers
     if target.has_mesh:
-        shares = unevenness(-(-second.extent // high), target.num_cores)
-        return np.where(pays, (BY_ROW - ROW_OF_A_MESH * (high - 2)) * shares, OTHERWISE)
+        return np.where(pays, BY_ROW - ROW_OF_A_MESH * (high - 2), OTHERWISE)
     return np.where(pays & (second.extent > SMALL), BY_ROW + ROW * (high - 2), OTHERWISE)
 
 

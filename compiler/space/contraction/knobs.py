@@ -14,6 +14,7 @@ from tunefarm.compiler.space.contraction.shape import (
     PACK_PANEL,
     PACK_WHOLE,
     PANELS_INSIDE,
+    ends_inside,
     groups_of,
     is_strided,
     packable,
@@ -150,8 +151,8 @@ def bodies(c: Contraction, k: Columns) -> Numbers:
     """How often the unrolled body is repeated: borders and their taps get code of their own.
 
     Where all taps are unrolled, each tile that some of them leave has a body at either end; of
-    squares of few taps that read pixels two apart row by row at the near end alone: at the far end
-    images of even sizes have no such tiles.
+    few taps that read pixels two apart row by row at the near end alone, if there are none beyond
+    the far one.
     """
     together = whole(k, "ku") > c.reduce[-1].extent
     bodies = np.ones_like(whole(k, "rw"))
@@ -166,7 +167,7 @@ def bodies(c: Contraction, k: Columns) -> Numbers:
         )
         pieces = np.where((tile > 1) & (window > 1), pieces, 1)
         before = -(-(window // 2) // (tile * step_of(c, axis)))  # tiles with taps beyond an end
-        outer = before * np.where(apart, 1, 2)
+        outer = before * np.where(apart & ends_inside(c, axis), 1, 2)
         ends = np.where(tile >= axis.extent, 1, np.where(axis.extent % tile, 2, 1) + outer)
         bodies = bodies * np.where(together & (window > 1), ends, pieces)
     return bodies

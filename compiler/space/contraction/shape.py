@@ -113,6 +113,19 @@ def step_of(c: Contraction, axis: Axis) -> int:
     return max((abs(affine(i).coefficient(var)) for i in c.lhs.load.indices), default=1) or 1
 
 
+def ends_inside(c: Contraction, axis: Axis) -> bool:
+    """Whether the last windows along an axis end inside the image: of 3 taps two pixels apart those
+    of an even size do, padded by a pixel."""
+    iters = {i.var: i.extent for i in c.node.iters}
+    var = c.node.iters[axis.position].var
+    for size, index in zip(c.lhs.load.buffer.shape, c.lhs.load.indices, strict=True):
+        place = affine(index)
+        if place.coefficient(var):
+            last = place.const + sum(place.coefficient(v) * (n - 1) for v, n in iters.items())
+            return last < size
+    return True
+
+
 def is_strided(c: Contraction) -> bool:
     """Whether neighbours along a row or a column are further apart than a pixel."""
     return any(axis is not None and step_of(c, axis) > 1 for axis in row_axes(c))

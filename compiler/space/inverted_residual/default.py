@@ -36,9 +36,9 @@ FULL = 1.06  # of a tile without registers to spare: broadcasts wait, or sums pa
 TASK_CYCLES = 300.0
 PANEL_CYCLES = 50.0  # of a row, for every panel that goes through it again
 FORK_CYCLES = 1000.0
-# Of the cycles of a block in one kernel, everything near: what kernels apart take on a mesh, of
-# blocks with an expansion and of others.
-APART, PAIR_APART = 0.95, 0.82
+# What kernels apart take on a mesh of the cycles that the model has for them: of blocks with an
+# expansion, and of others.
+EXPANDED_SHARE, PAIR_SHARE = 0.95, 0.82
 
 
 def cycles(b: InvertedResidual, target: Target, lanes: int, k: Columns) -> Numbers:
@@ -168,8 +168,8 @@ def saved_cycles(b: InvertedResidual, target: Target) -> float:
     On a mesh kernels apart are faster than the model says: products run on from row to row, and
     strips down the image ask for the lines that they store to. Of 18 shapes with an expansion they
     take 0.86 to 0.97 × the time where the model saves less than 5%, and 1.03 to 1.28 × where it
-    saves more, but once 0.98; of 17 others 0.85 to 1.09 ×, 0.96 in the mean, on two cores 0.93 to
-    1.07 × that of seven (Emerald Rapids).
+    saves more, but once 0.98; of 17 others 0.85 to 1.09 ×, 0.96 in the mean, and of seven of these
+    on two cores 0.93 to 1.07 × (Emerald Rapids).
     """
     if target.has_few_registers:
         return 0.0
@@ -182,8 +182,8 @@ def saved_cycles(b: InvertedResidual, target: Target) -> float:
             moved += 2 * share / BEYOND_BYTES if share * L2_SHARE > target.l2_bytes else 0.0
     k = {n: np.array([int(v)]) for n, v in config.items() if n != "sketch"}
     whole_images = b.depthwise.shape[0] * arithmetic_cycles(b, target, k, 1)
-    share = (APART if b.expand else PAIR_APART) if target.has_mesh else 1.0
-    alone = share * float(whole_images[0]) / target.num_cores - _saved_apart(b, target)
+    taken = (PAIR_SHARE if b.expand is None else EXPANDED_SHARE) if target.has_mesh else 1.0
+    alone = taken * float(whole_images[0]) / target.num_cores - _saved_apart(b, target)
     return alone + moved - fused if moved > 0 else 0.0
 
 

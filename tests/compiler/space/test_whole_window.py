@@ -116,6 +116,22 @@ def test_two_columns_go_down_the_image_on_a_mesh(size: int, channels: int, cores
     assert [default[n] for n in ("rw", "rh", "nv")] == [2, 7, 2]
 
 
+def test_windows_beyond_both_ends_have_more_bodies() -> None:
+    """The last of 55 rows is read beside padding, of 56 beside another: 24 KB of code for 11."""
+    target = Target("llvm -mcpu=emeraldrapids -mattr=-amx-tile -num-cores=1")
+    odd, even = (
+        contraction_default(depthwise((size, size), 17, strides=(2, 2)), target)["rh"]
+        for size in (55, 56)
+    )
+    assert (odd, even) == (4, 7)
+
+
+def test_many_cores_of_a_mesh_share_small_tiles() -> None:
+    target = Target("llvm -mcpu=emeraldrapids -mattr=-amx-tile -num-cores=8")
+    default = contraction_default(depthwise((28, 28), 17, strides=(2, 2)), target)
+    assert [default[n] for n in ("rw", "rh", "nv")] == [2, 2, 2]
+
+
 def test_blocks_have_all_their_rows_where_tiles_run_row_by_row() -> None:
     """56² by blocks of 12 and 2 tiles took 1.4 × the time of blocks of 14."""
     for cores in (1, 2, 3):
