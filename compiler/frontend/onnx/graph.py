@@ -4,6 +4,7 @@ which there may be more behind what cannot be imported."""
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
@@ -61,8 +62,9 @@ class Importer:
     def run_graph(self, graph: GraphProto, outer: Mapping[str, Expr | None]) -> list[Expr]:
         """The graph's outputs. ``outer`` has its inputs and what it captures."""
         scope: Scope = dict(outer)
+        readers = _readers(graph)
         for tensor in graph.initializer:
-            scope[tensor.name] = self._initializer(tensor, graph)
+            scope[tensor.name] = self._initializer(tensor, readers[tensor.name])
         for sparse in graph.sparse_initializer:
             name = sparse.values.name
             self.problems.append(Problem("initializer", name, "", "sparse tensors"))
@@ -75,9 +77,9 @@ class Importer:
             self.problems.append(Problem("output", missing[0], "", reason, Fault.INVALID))
         return [r for r in results if r is not None]
 
-    def _initializer(self, tensor: TensorProto, graph: GraphProto) -> Expr | None:
+    def _initializer(self, tensor: TensorProto, readers: set[str]) -> Expr | None:
         try:
-            return Constant(_array(tensor, _wide_dtype(tensor, graph)), tensor.name)
+            return Constant(_array(tensor, _wide_dtype(tensor, readers)), tensor.name)
         except Unsupported as error:
             self.problems.append(Problem("initializer", tensor.name, "", str(error)))
             return None
@@ -216,6 +218,17 @@ def _reads(node: NodeProto) -> Iterable[str]:
                 yield from _reads(inner)
 
 
+def _readers(graph: GraphProto) -> Mapping[str, set[str]]:
+    """The operators that read each name, and "output" of one that is the graph's."""
+    readers: defaultdict[str, set[str]] = defaultdict(set)
+    for node in graph.node:
+        for name in _reads(node):
+            readers[name].add(node.op_type)
+    for output in graph.output:
+        readers[output.name].add("output")
+    return readers
+
+
 def _bound(
     node: NodeProto, given: Mapping[str, AttributeProto], absent: set[str], prefix: str
 ) -> NodeProto:
@@ -245,14 +258,13 @@ def _bound(
     return bound
 
 
-def _wide_dtype(tensor: TensorProto, graph: GraphProto) -> str:
+def _wide_dtype(tensor: TensorProto, readers: set[str]) -> str:
     """The dtype of bytes that hold an initialiser's numbers of 4 bits, which nodes may dequantise
     and nothing else; empty for others."""
     from onnx import TensorProto as T
 
     dtype = {T.INT4: "int8", T.UINT4: "uint8"}.get(tensor.data_type, "")
-    readers = {n.op_type for n in graph.node if tensor.name in _reads(n)} if dtype else set()
-    if readers - {"DequantizeLinear"}:
+    if dtype and readers - {"DequantizeLinear"}:
         label = T.DataType.Name(tensor.data_type).lower()
         raise Unsupported(f"element type {label} is not supported but in DequantizeLinear")
     return dtype

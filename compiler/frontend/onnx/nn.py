@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from math import ceil, prod
 
 import numpy as np
+from tunefarm.compiler.dtypes import numpy_dtype
 from tunefarm.compiler.frontend.onnx.node import (
     Converter,
     Node,
@@ -238,12 +239,14 @@ def _layer_norm(node: Node) -> list[Expr | None]:
 
 
 def _rms_norm(node: Node) -> Expr:
-    """Also as onnxruntime calls it, SimplifiedLayerNormalization."""
+    """Also as onnxruntime calls it, SimplifiedLayerNormalization. It is computed in the wider type
+    of data and scale, and has the scale's."""
     axis = axis_of(node.attr("axis", -1), rank_of(node.x))
-    scale = cast(node.input(1), dtype_of(node.x))
-    return node.emit(
-        "rms_norm", node.x, scale, axis=axis, epsilon=float(node.attr("epsilon", 1e-5))
-    )
+    dtypes = dtype_of(node.x), dtype_of(node.input(1))
+    wide = max(dtypes, key=lambda dtype: numpy_dtype(dtype).itemsize)
+    x, scale = cast(node.x, wide), cast(node.input(1), wide)
+    epsilon = float(node.attr("epsilon", 1e-5))
+    return cast(node.emit("rms_norm", x, scale, axis=axis, epsilon=epsilon), dtypes[1])
 
 
 def _instance_norm(node: Node) -> Expr:

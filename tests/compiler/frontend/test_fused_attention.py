@@ -51,6 +51,28 @@ def test_attention_of_one_projection(mask: str, unidirectional: int) -> None:
     assert_alike(*model_of("Attention", inputs, (1, 2), **attrs))
 
 
+@pytest.mark.parametrize("value", [-10000.0, -3.4028e38, float(np.finfo(np.float32).min)])
+@pytest.mark.parametrize("past", [False, True])
+def test_masks_of_padding_and_of_later_tokens_meet(value: float, past: bool) -> None:
+    """The first tokens of a row that is padded on the left have nothing to attend to."""
+    mask = ints([0, 0, 1, 1, 1], [1, 1, 1, 1, 1])
+    inputs: list[Array | None] = [*projections(), mask]
+    if past:
+        inputs[3:] = np.pad(mask, ((0, 0), (PAST, 0))), normal(2, B, N, PAST, D // N)
+    attrs = {"num_heads": N, "unidirectional": 1, "mask_filter_value": value}
+    assert_alike(*model_of("Attention", inputs, (1, 2), (0, 1) if past else (0,), **attrs))
+
+
+@pytest.mark.parametrize("value", [-65504.0, -3.4028e38])
+def test_masked_scores_of_half_precision_are_finite(value: float) -> None:
+    large = [3 * normal(B, S, D), normal(D, 3 * D), normal(3 * D)]
+    inputs = [*(x.astype(np.float16) for x in large), ints([0, 0, 1, 1, 1], [0, 0, 0, 0, 0])]
+    attrs = {"num_heads": N, "unidirectional": 1, "mask_filter_value": value}
+    model, feeds = model_of("Attention", inputs, (1, 2), **attrs)
+    (y,) = tunefarm.build(from_onnx(model), Target.host(1)).run(feeds).values()
+    assert np.isfinite(y).all()
+
+
 @pytest.mark.parametrize("bias", [(1, N, S, S), (B, 1, S, S)])
 def test_attention_with_a_bias_of_scores(bias: tuple[int, ...]) -> None:
     inputs = [*projections(), EACH_ROW, None, normal(*bias)]
@@ -106,7 +128,7 @@ def test_attention_to_a_past_and_to_earlier_tokens(masked: bool) -> None:
 @pytest.mark.parametrize("interleaved", [0, 1])
 @pytest.mark.parametrize("known", [(), (1, 2, 3)])
 @pytest.mark.parametrize("pairs", [4, 2])
-@pytest.mark.parametrize("places", [RNG.integers(0, 20, (B, S)), np.array([3])])
+@pytest.mark.parametrize("places", [RNG.integers(0, 20, (B, S)), np.array([3]), np.array(3)])
 def test_rotary_embedding(
     interleaved: int, known: tuple[int, ...], pairs: int, places: Array
 ) -> None:
@@ -157,6 +179,8 @@ def grouped(
         {"softcap": 5.0, "scale": 0.4},
         {"local_window_size": 3},
         {"causal": 0},
+        {"smooth_softmax": 0},
+        {"smooth_softmax": -1},
         {"batch": 2, "rotary": False},
         {"known": (5,)},
         {"more": {9: np.arange(2, 11)[None]}},
@@ -234,6 +258,10 @@ def test_attention_is_one_kernel() -> None:
     """Also with a mask, and where heads of queries share their keys."""
     rows = [normal(1, 37, 32) for _ in range(3)]
     model, _ = model_of("MultiHeadAttention", [*rows, None, ints(20)], num_heads=4)
+    assert any("einsum multiply add softmax einsum" in k for k in kernels(model))
+    model, _ = model_of(
+        "MultiHeadAttention", [*rows, None, ints(20)], num_heads=4, unidirectional=1
+    )
     assert any("einsum multiply add softmax einsum" in k for k in kernels(model))
     model, _ = grouped(37, rotary=False)
     assert any("einsum multiply add softmax einsum" in k for k in kernels(model))

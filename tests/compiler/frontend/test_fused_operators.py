@@ -113,6 +113,13 @@ def test_rms_norm_under_its_older_name(axis: int) -> None:
     assert_alike(*model_of("SimplifiedLayerNormalization", inputs, domain="", axis=axis))
 
 
+@pytest.mark.parametrize("dtypes", [(np.float16, np.float32), (np.float32, np.float16)])
+def test_an_rms_norm_has_the_type_of_its_scale(dtypes: tuple[type, type]) -> None:
+    inputs = [x.astype(t) for x, t in zip((normal(2, 3, 19), normal(19)), dtypes, strict=True)]
+    model, feeds = model_of("SimplifiedLayerNormalization", inputs, domain="")
+    assert_alike(model, feeds, tolerance=1e-5 if dtypes[1] is np.float32 else 1e-3)
+
+
 @pytest.mark.parametrize(
     "skip, beta, bias",
     [((2, 3, 19), True, True), ((1, 3, 19), False, False), ((3, 19), False, True)],

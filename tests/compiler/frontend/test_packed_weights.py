@@ -80,7 +80,10 @@ def test_rows_of_a_packed_table(bits: int, zeros: bool) -> None:
         ({"bits": 3}, "weights of 3 bits are not supported, those of 2, 4 and 8 are"),
         ({"weight_prepacked": 1}, "weight_prepacked=1 is not supported"),
         ({"N": 5}, r"B of shape \(7, 2, 16\) does not divide into N=5 rows"),
-        ({"block_size": 16}, "scales of 2 blocks for 64 numbers in blocks of 16"),
+        (
+            {"block_size": 16},
+            r"scales of shape \(7, 2\) for numbers of shape \(7, 64\) in blocks of 16",
+        ),
     ],
 )
 def test_other_packed_weights_are_refused(attrs: dict[str, int], reason: str) -> None:
@@ -148,5 +151,15 @@ def test_four_bits_are_read_by_nothing_else(dtype: str) -> None:
     more = helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["z"])
     model.graph.node.append(more)
     reason = f"'zero': element type {dtype.lower()} is not supported but in DequantizeLinear$"
+    with pytest.raises(ModelError, match=reason):
+        from_onnx(model)
+
+
+@pytest.mark.parametrize("dtype", ["INT4", "UINT4"])
+def test_four_bits_are_no_output(dtype: str) -> None:
+    model, _ = by_dequantising(dtype, (4, 4), (), False)
+    kind = getattr(TensorProto, dtype)
+    model.graph.output.append(helper.make_tensor_value_info("q", kind, (4, 4)))
+    reason = f"'q': element type {dtype.lower()} is not supported but in DequantizeLinear$"
     with pytest.raises(ModelError, match=reason):
         from_onnx(model)

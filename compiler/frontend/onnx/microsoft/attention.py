@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
+from math import inf
 
 import numpy as np
 from tunefarm.compiler.dtypes import lowest_of
 from tunefarm.compiler.frontend.onnx import contract
-from tunefarm.compiler.frontend.onnx.microsoft.standard import refuse
+from tunefarm.compiler.frontend.onnx.microsoft.standard import pair, positive, ranked, refuse
 from tunefarm.compiler.frontend.onnx.node import (
     Converter,
     Node,
@@ -44,12 +45,12 @@ def attend(node: Node, q: Expr, k: Expr, v: Expr, masks: Iterable[Expr]) -> Expr
 def heads_of(x: Expr, heads: int) -> Expr:
     """[batch, tokens, heads · size]  ->  [batch, tokens, heads, size]"""
     batch, tokens, width = shape_of(x)
-    if width % heads:
+    if width == 0 or width % heads:
         raise Unsupported(f"{width} columns do not divide into {heads} heads")
     return reshape(x, (batch, tokens, heads, width // heads))
 
 
-def turned(x: Expr) -> Expr:
+def swapped(x: Expr) -> Expr:
     """[batch, tokens, heads, size]  ->  [batch, heads, tokens, size], and back"""
     return transpose(x, (0, 2, 1, 3))
 
@@ -57,20 +58,20 @@ def turned(x: Expr) -> Expr:
 def joined(x: Expr) -> Expr:
     """[batch, heads, tokens, size]  ->  [batch, tokens, heads · size]"""
     batch, heads, tokens, size = shape_of(x)
-    return reshape(turned(x), (batch, tokens, heads * size))
+    return reshape(swapped(x), (batch, tokens, heads * size))
 
 
 def parts_of(x: Expr, widths: Sequence[int], axis: int) -> list[Expr]:
     """Neighbours along an axis, of these widths."""
-    if sum(widths) != shape_of(x)[axis]:
+    if min(widths) <= 0 or sum(widths) != shape_of(x)[axis]:
         raise Unsupported(f"parts of {tuple(widths)} do not add up to {shape_of(x)[axis]}")
     return [take_range(x, axis, a, b) for a, b in pairwise(accumulate(widths, initial=0))]
 
 
-def added(node: Node, kept: Expr, dtype: str, value: float | None = None) -> Expr:
-    """What masks scores when it is added: 0 where they are kept, else the value, which is the
-    lowest number if none is given."""
-    value = lowest_of(dtype) if value is None else value
+def added(node: Node, kept: Expr, dtype: str, value: float = -inf) -> Expr:
+    """What masks scores when it is added: 0 where they are kept, else the value, or half the lowest
+    number where that is higher, whose sum with a score is finite."""
+    value = max(value, lowest_of(dtype) / 2)
     return node.emit("where", kept, constant(0, dtype), constant(value, dtype))
 
 
@@ -79,23 +80,37 @@ def _attended(
 ) -> list[Expr | None]:
     """The attention to keys and values behind those of the past, and all of these. The inputs
     ``mask`` and ``bias`` are added to scores."""
-    masks, new = [], shape_of(k)[2]
+    new = shape_of(k)[2]
     if past is not None:
-        k, v = (concat(pair, 2, node.name) for pair in zip(past, (k, v), strict=True))
-    (batch, _, tokens, _), keys, dtype = shape_of(q), shape_of(k)[2], dtype_of(q)
-    if node.has(mask):
-        kept = _kept(node, node.input(mask), batch, keys)
-        masks.append(added(node, kept, dtype, node.attr("mask_filter_value", -10000.0)))
-    if node.attr("unidirectional", 0) and tokens > 1:
-        if tokens != new:
-            raise Unsupported(f"unidirectional=1 with {tokens} queries for {new} keys")
-        masks.append(added(node, constant(np.tri(tokens, keys, keys - new), "bool"), dtype))
+        k, v = (concat(sides, 2, node.name) for sides in zip(past, (k, v), strict=True))
+    masks = _masks(node, mask, q, shape_of(k)[2], new)
     if node.has(bias):
-        masks.append(node.input(bias))
+        masks.append(ranked(node, bias, 4))
     return [joined(attend(node, q, k, v, masks)), k, v]
 
 
-def _kept(node: Node, mask: Expr, batch: int, keys: int) -> Expr:
+def _masks(node: Node, mask: int, q: Expr, keys: int, new: int) -> list[Expr]:
+    """What is added to the scores of all keys, the last of them new, by the input ``mask`` and by
+    ``unidirectional``: nothing, or one term. Later keys have the lowest number whatever the mask
+    says of them, and are below those that it masks unless these have that of float32, in which
+    onnxruntime masks."""
+    (batch, _, tokens, _), dtype = shape_of(q), dtype_of(q)
+    term: Expr = constant(0, dtype)
+    later = lowest_of(dtype)
+    if node.has(mask):
+        value = node.attr("mask_filter_value", -10000.0)
+        term = added(node, _keys_kept(node, node.input(mask), batch, keys), dtype, value)
+        if value <= lowest_of("float32"):
+            later /= 2
+    if node.attr("unidirectional", 0) and tokens > 1:
+        if tokens != new:
+            raise Unsupported(f"unidirectional=1 with {tokens} queries for {new} keys")
+        earlier = constant(np.tri(tokens, keys, keys - new), "bool")
+        term = node.emit("where", earlier, term, constant(later, dtype))
+    return [term] if rank_of(term) else []
+
+
+def _keys_kept(node: Node, mask: Expr, batch: int, keys: int) -> Expr:
     """Which keys a mask keeps, broadcasting to [batch, heads, tokens, keys]. Masks of one dimension
     are ends, or ends and then starts, of the keys that are kept."""
     match shape_of(mask):
@@ -120,14 +135,18 @@ def _attention(node: Node) -> list[Expr | None]:
     the scores; the second result is the keys and values of past and present."""
     unsupported = {"do_rotary": 0, "past_present_share_buffer": 0}
     refuse(node, unsupported, {6: "past_sequence_length"})
-    heads, projected = int(node.required("num_heads")), contract.matmul(node, node.x, node.input(1))
+    heads = positive(node, "num_heads")
+    projected = contract.matmul(node, ranked(node, 0, 3), ranked(node, 1, 2))
     if node.has(2):
-        projected = node.emit("add", projected, node.input(2))
+        projected = node.emit("add", projected, ranked(node, 2, 1))
     widths = node.attr("qkv_hidden_sizes") or (shape_of(projected)[2] // 3,) * 3
-    q, k, v = (turned(heads_of(p, heads)) for p in parts_of(projected, widths, 2))
+    if len(widths) != 3:
+        raise Unsupported(f"qkv_hidden_sizes is {widths}, and must be 3 integers")
+    q, k, v = (swapped(heads_of(p, heads)) for p in parts_of(projected, widths, 2))
     past = None
     if node.has(4):
-        keys, values = (reshape(p, shape_of(p)[1:]) for p in parts_of(node.input(4), (1, 1), 0))
+        sides = parts_of(ranked(node, 4, 5), (1, 1), 0)
+        keys, values = (reshape(p, shape_of(p)[1:]) for p in sides)
         past = keys, values
     y, *present = _attended(node, q, k, v, past, 3, 5)
     apart = [expand_dims(x, [0]) for x in present if x is not None and node.wants(1)]
@@ -143,17 +162,17 @@ def _multi_head_attention(node: Node) -> list[Expr | None]:
     refuse(node, {}, {8: "past_sequence_length", 9: "cache_indirection"})
     if not node.has(1) or any(rank_of(node.input(i)) == 5 for i in (0, 1)):
         raise Unsupported("queries, keys and values packed into one tensor are not supported")
-    heads, sides = int(node.required("num_heads")), [node.input(i) for i in range(3)]
+    heads = positive(node, "num_heads")
+    sides = [ranked(node, 0, 3), ranked(node, 1, 3, 4), ranked(node, 2, 3, 4)]
     if node.has(3):
-        width, total = shape_of(node.x)[2], shape_of(node.input(3))[0]
+        width, total = shape_of(node.x)[2], shape_of(ranked(node, 3, 1))[0]
         biases = parts_of(node.input(3), (width, width, total - 2 * width), 0)
         sides = [
             node.emit("add", x, bias) if rank_of(x) == 3 else x
             for x, bias in zip(sides, biases, strict=True)
         ]
-    q, k, v = (turned(heads_of(x, heads)) if rank_of(x) == 3 else x for x in sides)
-    past = (node.input(6), node.input(7)) if node.has(6) else None
-    return _attended(node, q, k, v, past, 4, 5)
+    q, k, v = (swapped(heads_of(x, heads)) if rank_of(x) == 3 else x for x in sides)
+    return _attended(node, q, k, v, pair(node, 6, 7, 4), 4, 5)
 
 
 CONVERTERS: dict[str, Converter] = {

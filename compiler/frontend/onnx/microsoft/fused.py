@@ -41,10 +41,10 @@ def _conv(node: Node) -> Expr:
     y = standard(node, "Conv", *node.inputs[:3])
     if node.has(3):
         y = node.emit("add", y, node.input(3))
-    names, values = (
-        _ACTIVATIONS.get(node.attr("activation"), ()),
-        node.attr("activation_params", ()),
-    )
+    names = _ACTIVATIONS.get(node.attr("activation", ""), ())
+    values = node.attr("activation_params", ())
+    if names and len(values) != len(names):
+        raise Unsupported(f"activation_params is {values}, and must be {' and '.join(names)}")
     return _activated(node, y, dict(zip(names, values, strict=False)))
 
 
@@ -56,18 +56,18 @@ def _gemm(node: Node) -> Expr:
 
 def _matmul(node: Node) -> Expr:
     a, b = (
-        _turned(x, node.attr(f"transBatch{name}", 0), node.attr(f"trans{name}", 0))
-        for x, name in zip(node.all, "AB", strict=True)
+        _transposed(node.input(i), node.attr(f"transBatch{side}", 0), node.attr(f"trans{side}", 0))
+        for i, side in enumerate("AB")
     )
     y, alpha = contract.matmul(node, a, b), node.attr("alpha", 1.0)
     return y if alpha == 1 else node.emit("multiply", y, like(alpha, y))
 
 
-def _turned(x: Expr, batch: int, matrix: int) -> Expr:
+def _transposed(x: Expr, batch: int, matrix: int) -> Expr:
     """``batch`` moves the first axis behind the others but the last, ``matrix`` swaps the last
     two."""
     axes = list(range(rank_of(x)))
-    if batch:
+    if batch and len(axes) > 2:
         axes.insert(len(axes) - 2, axes.pop(0))
     if matrix and len(axes) > 1:
         axes[-2:] = axes[:-3:-1]

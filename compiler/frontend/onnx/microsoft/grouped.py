@@ -12,10 +12,10 @@ from tunefarm.compiler.frontend.onnx.microsoft.attention import (
     heads_of,
     joined,
     parts_of,
-    turned,
+    swapped,
 )
-from tunefarm.compiler.frontend.onnx.microsoft.rotary import places_from, rotated
-from tunefarm.compiler.frontend.onnx.microsoft.standard import refuse
+from tunefarm.compiler.frontend.onnx.microsoft.rotary import caches_of, places_from, rotated
+from tunefarm.compiler.frontend.onnx.microsoft.standard import pair, positive, ranked, refuse
 from tunefarm.compiler.frontend.onnx.node import (
     Converter,
     Node,
@@ -33,7 +33,7 @@ from tunefarm.compiler.frontend.onnx.shape import pad
 from tunefarm.compiler.ir import Constant, Expr
 
 _ATTRIBUTES = {
-    "smooth_softmax": 0, "qk_output": 0, "sliding_window_cache": 0, "kv_cache_bit_width": 0,
+    "qk_output": 0, "sliding_window_cache": 0, "kv_cache_bit_width": 0,
     "k_quant_type": "NONE", "v_quant_type": "NONE",
 }  # fmt: skip
 _INPUTS = {11: "head_sink", 12: "k_scale", 13: "v_scale", 16: "query_seqlens"}
@@ -49,11 +49,12 @@ class _Span:
     keys: int
 
 
-def _span(node: Node, batch: int, tokens: int) -> _Span:
+def _span(node: Node, past: int, batch: int, tokens: int) -> _Span:
     """As ``seqlens_k``, the place of the last token, and ``total_sequence_length`` say; a run whose
     tokens are all that there are is a prompt, with nothing before it."""
-    past = shape_of(node.input(3))[2] if node.has(3) else 0
-    keys = node.ints(6, "total_sequence_length")[0] if past else tokens
+    keys = _total(node) if past else tokens
+    if keys < tokens:
+        raise Unsupported(f"total_sequence_length={keys} is less than {tokens} tokens")
     if keys == tokens:
         return _Span(0, tokens, keys)
     last = reshape(node.input(5), (batch,))
@@ -69,12 +70,17 @@ def _span(node: Node, batch: int, tokens: int) -> _Span:
     return _Span(known, tokens, keys)
 
 
-def _cached(node: Node, index: int, new: Expr, span: _Span) -> Expr:
-    """Keys or values of the past, the input at ``index``, with new ones behind those that are
-    there, which may be fewer than it has room for: [batch, heads, room, size]."""
-    if not node.has(index):
-        return new
-    past, end = node.input(index), shape_of(node.input(index))[2]
+def _total(node: Node) -> int:
+    values = node.ints(6, "total_sequence_length")
+    if len(values) != 1:
+        raise Unsupported(f"total_sequence_length is {values}, and must be one integer")
+    return values[0]
+
+
+def _cached(node: Node, past: Expr, new: Expr, span: _Span) -> Expr:
+    """Keys or values of the past with new ones behind those that are there, which may be fewer than
+    it has room for: [batch, heads, room, size]."""
+    end = shape_of(past)[2]
     room = max(end, span.keys)
     grown = pad(past, [(0, 0), (0, 0), (0, room - end), (0, 0)], "constant", 0.0, node.name)
     if not isinstance(span.first, int):
@@ -109,7 +115,7 @@ def _masks(node: Node, span: _Span, dtype: str) -> list[Expr]:
     if window > 0:
         earliest = node.emit("subtract", places, like(window, places))
         kept = node.emit("logical_and", kept, node.emit("greater", keys, earliest))
-    bias = [node.input(10)] if node.has(10) else []
+    bias = [ranked(node, 10, 4)] if node.has(10) else []
     if isinstance(kept, Constant) and kept.data.all():
         return bias
     return [added(node, kept, dtype), *bias]
@@ -122,7 +128,7 @@ def _mixed(node: Node, q: Expr, k: Expr, v: Expr, masks: list[Expr]) -> Expr:
     shared, keys = shape_of(k)[1:3]
     if tokens > 1:
         k, v = (_repeated(x, heads) for x in (k, v))
-        return joined(attend(node, turned(q), k, v, masks))
+        return joined(attend(node, swapped(q), k, v, masks))
     rows = shared, heads // shared
     masks = [
         reshape(m, (shape_of(m)[0], *rows, keys)) if shape_of(m)[1] == heads else m for m in masks
@@ -138,7 +144,7 @@ def _repeated(x: Expr, heads: int) -> Expr:
     return reshape(broadcast_to(expand_dims(x, [2]), wide), (batch, heads, tokens, size))
 
 
-def _normalized(node: Node, x: Expr, side: str, index: int) -> Expr:
+def _heads_normalized(node: Node, x: Expr, side: str, index: int) -> Expr:
     """The RMS norm of each head, if there are weights for it."""
     if not node.has(index):
         return x
@@ -146,29 +152,40 @@ def _normalized(node: Node, x: Expr, side: str, index: int) -> Expr:
     return node.emit("rms_norm", x, node.input(index), epsilon=epsilon)
 
 
+def _refuse_others(node: Node) -> None:
+    refuse(node, _ATTRIBUTES, _INPUTS)
+    if (smooth := node.attr("smooth_softmax", -1)) not in (-1, 0):
+        raise Unsupported(f"smooth_softmax={smooth} is not supported")
+    if node.attr("local_window_size", -1) == 0:
+        raise Unsupported("local_window_size=0 leaves no key to attend to; -1 is for all")
+
+
 def _grouped_attention(node: Node) -> list[Expr | None]:
     """Queries, keys and values, or all in the first input; keys and values of the past; the last
     token's place; the number of tokens; cosines, sines and places of rotary embeddings; bias of the
     scores; weights of norms. The second and third result are keys and values of past and present.
     """
-    refuse(node, _ATTRIBUTES, _INPUTS)
-    heads, shared = int(node.required("num_heads")), int(node.required("kv_num_heads"))
-    batch, tokens, width = shape_of(node.x)
+    _refuse_others(node)
+    heads, shared = positive(node, "num_heads"), positive(node, "kv_num_heads")
+    batch, tokens, width = shape_of(ranked(node, 0, 3))
     if heads % shared:
         raise Unsupported(f"num_heads={heads} is no multiple of kv_num_heads={shared}")
     if node.has(1):
-        sides = [node.input(i) for i in range(3)]
+        sides = [ranked(node, i, 3) for i in range(3)]
     else:
         size = width // (heads + 2 * shared)
         sides = parts_of(node.x, [n * size for n in (heads, shared, shared)], 2)
     q, k, v = (heads_of(x, n) for x, n in zip(sides, (heads, shared, shared), strict=True))
-    q, k = _normalized(node, q, "q", 14), _normalized(node, k, "k", 15)
-    span = _span(node, batch, tokens)
+    q, k = _heads_normalized(node, q, "q", 14), _heads_normalized(node, k, "k", 15)
+    past = pair(node, 3, 4, 4)
+    span = _span(node, shape_of(past[0])[2] if past else 0, batch, tokens)
     if node.attr("do_rotary", 0):
-        places = node.input(9) if node.has(9) else places_from(node, span.first, tokens)
-        caches, pairs = (node.input(7), node.input(8)), bool(node.attr("rotary_interleaved", 0))
+        places = ranked(node, 9, 2) if node.has(9) else places_from(node, span.first, tokens)
+        caches, pairs = caches_of(node, 7), bool(node.attr("rotary_interleaved", 0))
         q, k = (rotated(node, x, caches, places, 2, pairs) for x in (q, k))
-    k, v = _cached(node, 3, turned(k), span), _cached(node, 4, turned(v), span)
+    k, v = swapped(k), swapped(v)
+    if past:
+        k, v = _cached(node, past[0], k, span), _cached(node, past[1], v, span)
     keys, values = (take_range(x, 2, 0, span.keys) for x in (k, v))
     return [_mixed(node, q, keys, values, _masks(node, span, dtype_of(q))), k, v]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tunefarm.compiler.frontend.onnx.microsoft.standard import refuse
-from tunefarm.compiler.frontend.onnx.node import Converter, Node, Unsupported, axis_of
+from tunefarm.compiler.dtypes import is_float
+from tunefarm.compiler.frontend.onnx.microsoft.standard import positive, refuse
+from tunefarm.compiler.frontend.onnx.node import Converter, Node, Unsupported, axis_of, shape_of
 from tunefarm.compiler.frontend.onnx.shape import gather
 from tunefarm.compiler.ir import Constant, Expr
 
@@ -22,28 +24,40 @@ def _bits(node: Node) -> int:
 
 
 def _unpacked(data: Array, bits: int) -> Array:
-    """The numbers in the bytes of each row, the lowest bits first; what are no bytes as it is."""
-    if data.dtype != np.uint8:
-        return data
+    """The numbers in the bytes of each row, the lowest bits first."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     numbers = (data[..., None] >> shifts) & np.uint8(2**bits - 1)
-    return numbers.reshape(*data.shape[:-1], -1)
+    return numbers.reshape(*data.shape[:-1], prod(data.shape[-1:]) * len(shifts))
 
 
-def _dequantized(data: Array, scales: Array, zeros: Array | None, bits: int, block: int) -> Array:
+def _dequantized(
+    numbers: Array, scales: Array, zeros: Array | None, bits: int, block: int
+) -> Array:
     """(number - zero) · scale in the scales' type; scales and zero points are one for each block of
-    neighbours in a row. Without zero points it is the middle of what the bits can say."""
-    numbers = _unpacked(data, bits).astype(np.float32)
-    zeros = np.full_like(scales, 2 ** (bits - 1)) if zeros is None else _unpacked(zeros, bits)
-    places = np.arange(numbers.shape[-1]) // block
+    neighbours in a row. Zero points are numbers, or bytes as the weights are; without them it is
+    the middle of what the bits can say."""
+    if zeros is None:
+        zeros = np.full_like(scales, 2 ** (bits - 1))
+    elif zeros.dtype == np.uint8:
+        zeros = _unpacked(zeros, bits).astype(scales.dtype)
     for name, given in (("scales", scales), ("zero_points", zeros)):
-        if places[-1] >= given.shape[-1]:
-            raise Unsupported(
-                f"{name} of {given.shape[-1]} blocks for {len(places)} numbers in blocks of {block}"
-            )
-    numbers -= zeros[..., places]
-    numbers *= scales[..., places]
-    return numbers.astype(scales.dtype, copy=False)
+        _check_blocks(name, given, numbers.shape, block)
+    places = np.arange(numbers.shape[-1]) // block
+    values = numbers.astype(np.float32)
+    values -= zeros[..., places]
+    values *= scales[..., places]
+    return values.astype(scales.dtype, copy=False)
+
+
+def _check_blocks(name: str, given: Array, shape: tuple[int, ...], block: int) -> None:
+    """Unsupported unless there is a float for each block of numbers of this shape."""
+    if not is_float(given.dtype.name):
+        raise Unsupported(f"{name} of {given.dtype.name} are not supported")
+    *rows, count = shape
+    if list(given.shape[:-1]) != rows or given.ndim == 0 or given.shape[-1] * block < count:
+        raise Unsupported(
+            f"{name} of shape {given.shape} for numbers of shape {shape} in blocks of {block}"
+        )
 
 
 def _rows(node: Node, index: int, name: str, count: int) -> Array:
@@ -58,11 +72,18 @@ def _matmul(node: Node) -> Expr:
     """A · Bᵀ + bias of B [N, K] in bytes with scales and zero points; in the graph B is a constant
     of the scales' type."""
     refuse(node, {"weight_prepacked": 0}, {4: "g_idx"})
-    count, depth = int(node.required("N")), int(node.required("K"))
+    count, depth, block = (positive(node, name) for name in ("N", "K", "block_size"))
     data, scales = _rows(node, 1, "B", count), _rows(node, 2, "scales", count)
     zeros = _rows(node, 3, "zero_points", count) if node.has(3) else None
-    numbers = _dequantized(data, scales, zeros, _bits(node), int(node.required("block_size")))
-    y = node.emit("matmul", node.x, Constant(numbers[:, :depth], node.name), transpose_b=True)
+    if data.dtype != np.uint8:
+        raise Unsupported(f"B of {data.dtype.name}, and must be bytes (uint8)")
+    numbers, columns = _unpacked(data, _bits(node)), shape_of(node.x)[-1:]
+    if numbers.shape[1] < depth or columns != (depth,):
+        raise Unsupported(
+            f"rows of {numbers.shape[1]} numbers, and of {columns} in the data, for K={depth}"
+        )
+    weights = _dequantized(numbers[:, :depth], scales, zeros, _bits(node), block)
+    y = node.emit("matmul", node.x, Constant(weights, node.name), transpose_b=True)
     return node.emit("add", y, node.input(5)) if node.has(5) else y
 
 
@@ -77,7 +98,8 @@ def _gather(node: Node) -> Expr:
             f"data of {data.dtype.name} with quantize_axis={axis}; only bytes along the last are "
             "supported"
         )
-    table = _dequantized(data, scales, zeros, _bits(node), int(node.attr("block_size", 128)))
+    block, bits = positive(node, "block_size", 128), _bits(node)
+    table = _dequantized(_unpacked(data, bits), scales, zeros, bits, block)
     along = axis_of(int(node.attr("gather_axis", 0)), data.ndim)
     return gather(Constant(table, node.name), node.input(1), along, node.name)
 

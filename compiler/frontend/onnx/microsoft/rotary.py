@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from tunefarm.compiler.frontend.onnx.microsoft.standard import refuse
+from tunefarm.compiler.frontend.onnx.microsoft.standard import positive, ranked, refuse
 from tunefarm.compiler.frontend.onnx.node import (
     Converter,
     Node,
+    Unsupported,
     concat,
     constant,
     dtype_of,
@@ -30,6 +31,15 @@ def places_from(node: Node, first: int | Expr, count: int) -> Expr:
     return node.emit("add", rows, constant(steps, dtype_of(first)))
 
 
+def caches_of(node: Node, first: int) -> tuple[Expr, Expr]:
+    """Cosines and sines, [place, pair], the input ``first`` and the next."""
+    caches = ranked(node, first, 2), ranked(node, first + 1, 2)
+    shapes = shape_of(caches[0]), shape_of(caches[1])
+    if shapes[0] != shapes[1] or 0 in shapes[0]:
+        raise Unsupported(f"cosines and sines have shapes {shapes[0]} and {shapes[1]}")
+    return caches
+
+
 def rotated(
     node: Node, x: Expr, caches: tuple[Expr, Expr], places: Expr, heads: int, interleaved: bool
 ) -> Expr:
@@ -40,8 +50,10 @@ def rotated(
 
     (a, b)   ->   (a cos - b sin, a sin + b cos)
     """
+    pairs, size, last = shape_of(caches[0])[1], shape_of(x)[-1], rank_of(x) - 1
+    if 2 * pairs > size:
+        raise Unsupported(f"angles of {pairs} pairs for heads of {size} numbers")
     cos, sin = (expand_dims(gather(c, places, 0, node.name), [heads]) for c in caches)
-    pairs, size, last = shape_of(cos)[-1], shape_of(x)[-1], rank_of(x) - 1
     a, b = (_part(x, i, pairs, 2) if interleaved else _part(x, i * pairs, pairs, 1) for i in (0, 1))
 
     def product(p: Expr, factor: Expr) -> Expr:
@@ -69,16 +81,19 @@ def _rotary_embedding(node: Node) -> Expr:
     """Data of heads apart, [batch, heads, tokens, size], or joined, [batch, tokens, heads · size];
     places, or the first token's; cosines; sines."""
     refuse(node, {"is_packed_batching": 0, "scale": 1.0}, {})
-    x, places, caches = node.x, node.input(1), (node.input(2), node.input(3))
+    x, places, caches = ranked(node, 0, 3, 4), ranked(node, 1, 0, 1, 2), caches_of(node, 2)
     shape, interleaved = shape_of(x), bool(node.attr("interleaved", 0))
-    tokens = shape[1] if len(shape) == 3 else shape[2]
-    if shape_of(places) == (1,):
-        places = places_from(node, places, tokens)
+    if rank_of(places) < 2:
+        if shape_of(places) not in ((), (1,)):
+            raise Unsupported(f"position_ids of one dimension is one place, not {shape_of(places)}")
+        places = places_from(node, places, shape[-2])
     if len(shape) == 4:
         return rotated(node, x, caches, places, 1, interleaved)
     size = 2 * shape_of(caches[0])[1]
     if node.attr("rotary_embedding_dim", 0):
-        size = shape[2] // int(node.required("num_heads"))
+        size = shape[2] // positive(node, "num_heads")
+    if size == 0 or shape[2] % size:
+        raise Unsupported(f"{shape[2]} columns do not divide into heads of {size}")
     apart = reshape(x, (*shape[:2], shape[2] // size, size))
     return reshape(rotated(node, apart, caches, places, 2, interleaved), shape)
 
