@@ -37,8 +37,8 @@
 ; Linux often wakes a thread on the CPU of its waker, where it waits for the caller's work to end: a
 ; worker that wakes up there moves to another CPU that it may use.
 ;
-; Workers compute with floats as the caller does: its mode is part of the job (0, which no processor
-; has that tells its own, changes nothing).
+; Workers compute with floats as the caller does: its mode is part of the job, and 0, which changes
+; nothing, where processors do not tell theirs.
 ;
 ; A job inside a job, or beside one of another thread, finds the lock taken and runs as a loop.
 ;

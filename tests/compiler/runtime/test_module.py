@@ -167,6 +167,18 @@ print("fine")
 """
 
 
+def test_a_library_of_another_pool_is_exported_again(
+    programs: ModuleType, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads of one pool run the kernels of all libraries, which must agree on what a job says."""
+    path = tmp_path / "old.so"
+    with monkeypatch.context() as older:
+        older.setattr(export, "POOL_VERSION", export.POOL_VERSION - 1)
+        programs.example_module(target).export_library(path)
+    with pytest.raises(BuildError, match="export the model again"):
+        load_module(path)
+
+
 def test_loading_needs_numpy_alone(programs: ModuleType, target: Target, tmp_path: Path) -> None:
     programs.example_module(target).export_library(tmp_path / "model.so")
     done = subprocess.run(
