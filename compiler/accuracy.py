@@ -41,6 +41,7 @@ from tunefarm.compiler.ir import (
     post_order,
     tensor_type,
 )
+from tunefarm.compiler.ops import packed
 from tunefarm.compiler.ops.base import OPS, Pattern
 from tunefarm.compiler.ops.quantize import QUANTA
 
@@ -231,6 +232,17 @@ def _near(node: Call, v: Sequence[Array], m: Sequence[Array], y: Array) -> Array
     return np.asarray(_sensitivity(node, v, m, y) + lost / tolerance_of("float32"))
 
 
+def _packed(node: Call, v: Sequence[Array], m: Sequence[Array], y: Array) -> Array:
+    """Weights and their zero points are subtracted in the sums."""
+    x, quanta, scales, *zeros = v
+    zero = node.attrs["zero"]
+    assert isinstance(zero, (int, float))
+    added = [-np.abs(z.astype(np.float32)) for z in zeros]
+    attrs = {**node.attrs, "zero": -abs(zero)}
+    weights = packed.dequantized([x, quanta, np.abs(scales), *added], attrs)
+    return np.asarray(np.matmul(m[0], weights))
+
+
 _LINEAR = (
     "conv", "conv_transpose", "matmul", "einsum", "add", "multiply", "sum", "mean", "avg_pool",
     "interpolate", "sample", "cumsum",
@@ -241,6 +253,7 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(_KEEPING, _largest),
     **dict.fromkeys(("max", "max_pool"), _same_operator),
     "cast": _cast,
+    "packed_matmul": _packed,
     "dequantize": _dequantised,
     "subtract": _sum,
     "divide": _quotient,

@@ -55,6 +55,13 @@ def _scaling(factors: Mapping[str, str]) -> Demand:
     return lambda types, attrs: ["any", factors.get(types[0].dtype, "2^-7..2^-4"), _ZERO_POINT]
 
 
+def _packed(types: Sequence[TensorType], attrs: Attrs) -> Sequence[str]:
+    """Zero points are among the numbers that the bits can say."""
+    bits = attrs["bits"]
+    assert isinstance(bits, int)
+    return ["any", "any", "any", *[f"index<{2**bits}"] * (len(types) - 3)]
+
+
 _DEMANDS: Mapping[str, Demand] = {
     "sqrt": _all("positive"),
     "log": _all("positive"),
@@ -78,6 +85,7 @@ _DEMANDS: Mapping[str, Demand] = {
     "requantize": _scaling({"float32": "2^4..2^6", "int32": "2^-11..2^-8"}),
     "dequantize": _scaling({"int32": "2^-16..2^-13"}),
     "add_quanta": lambda types, attrs: ["any", "any", "positive", "positive", "any"],
+    "packed_matmul": _packed,
     "batch_norm": lambda types, attrs: [*["any"] * (len(types) - 1), "positive"],
 }
 

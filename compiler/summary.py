@@ -63,6 +63,9 @@ def _describe(node: Call) -> str:
         return _describe_conv(str(node.op), types, node.attrs, node)
     if node.op == "matmul":
         return _describe_matmul(types, node.attrs)
+    if node.op == "packed_matmul":
+        (m, k), n = types[0].shape, types[1].shape[1]
+        return f"matmul {m}x{k} @ {k}x{n} of {node.attrs['bits']} bits"
     result = node.type.fields[0] if isinstance(node.type, TupleType) else node.type
     shapes = dict.fromkeys(_shape(t.shape) for t in types if t.size > 1)
     text = f"{node.op} {','.join(shapes)}"

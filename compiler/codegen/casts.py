@@ -23,6 +23,8 @@ _FLOAT16_REMEDIES = {
     "wasm32": "cast to float32 in the model",
 }
 
+SMALL = 128  # what every integer type has
+
 
 class Casts(Lanes):
     """Conversions; float16 and bfloat16 are computed with as float32."""
@@ -37,6 +39,8 @@ class Casts(Lanes):
             raise BuildError(f"float16 has no code for {self.target.mcpu}; {remedy}")
         if target == "bool":
             return self._is_not_zero(a)
+        if a.text.isdigit() and int(a.text) < SMALL and not is_float(target):
+            return Val(a.text, dtype, a.lanes)
         if is_narrow_float(source) and (is_narrow_float(target) or not is_float(target)):
             return self.cast(self.cast(a, "float32"), target)
         if is_narrow_float(target) and not is_float(source):

@@ -217,12 +217,14 @@ class Expressions(Registers):
         b = self.builder
         shared = self.splat(Val(self._together(factors[0], word, 0), word.replace("i", "int")))
         spread = b.here(f"bitcast <{t.lanes} x {word}> {shared.text} to {kinds[0]}")
-        packed = self._together(factors[t.terms], kinds[1], t.terms)
+        packed = self._bits_together(factors[t.terms], kinds[1], t.terms)
         if dtype_bytes(t.b) < dtype_bytes(t.a):
             packed = b.pure(f"sext {kinds[1]} {packed} to {kinds[0]}", [packed])
             kinds[1] = kinds[0]
         sums = vector_of(scalar_type(t.accumulator), t.lanes)
         operands = [(kinds[0], spread), (kinds[1], packed)]
+        if t.turned:
+            operands.reverse()
         if t.accumulates:
             operands.insert(0, (sums, total.text))
         taken = ", ".join(kind for kind, _ in operands)
@@ -230,6 +232,17 @@ class Expressions(Registers):
         passed = ", ".join(f"{kind} {text}" for kind, text in operands)
         result = Val(b.here(f"call {sums} @{t.instruction}({passed})"), t.accumulator, t.lanes)
         return result if t.accumulates else self.emit("add", total, result)
+
+    def _bits_together(self, factor: Expr, kind: str, step: int) -> str:
+        """``_together`` of elements, or of bits of them, shifted and masked by what all share."""
+        if not isinstance(factor, Binary):
+            return self._together(factor, kind, step)
+        bytes_ = self._bits_together(factor.a, kind, step)
+        count = self.value(factor.b).text
+        if count == "0" and factor.op == "shr":
+            return bytes_
+        op, element = {"shr": "lshr", "bitand": "and"}[factor.op], scalar_type(factor.dtype)
+        return self.builder.pure(f"{op} {kind} {bytes_}, splat ({element} {count})", [bytes_])
 
     def _together(self, load: Expr, kind: str, step: int) -> str:
         """One load of ``kind`` from the element of lane 0 on, of which lanes are ``step`` apart."""

@@ -7,6 +7,7 @@ from tunefarm.compiler.ops import group_conv as group_conv
 from tunefarm.compiler.ops import lrn as lrn
 from tunefarm.compiler.ops import matmul as matmul
 from tunefarm.compiler.ops import normalize as normalize
+from tunefarm.compiler.ops import packed as packed
 from tunefarm.compiler.ops import pool as pool
 from tunefarm.compiler.ops import quantize as quantize
 from tunefarm.compiler.ops import reduce as reduce

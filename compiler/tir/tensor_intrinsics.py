@@ -25,8 +25,9 @@ class TensorIntrinsic:
     ``instruction`` is LLVM's intrinsic: it takes the accumulators and two vectors of lanes · terms
     elements, of which the first holds the terms of a in every lane. One without ``accumulates``
     takes the two alone, and its sums are added to the accumulators. Narrower elements of b are
-    widened to those of a on their way from memory. One with ``rows`` takes tiles of at most so many
-    rows and ``groups`` of terms.
+    widened to those of a on their way from memory. One that is ``turned`` takes the vector of b
+    first; its elements of b may also be bits of bytes in memory, shifted and masked. One with
+    ``rows`` takes tiles of at most so many rows and ``groups`` of terms.
     """
 
     name: str
@@ -38,6 +39,7 @@ class TensorIntrinsic:
     instruction: str
     feature: str
     accumulates: bool = True
+    turned: bool = False
     rows: int = 0
     groups: int = 0
 
@@ -87,7 +89,17 @@ for _name, _lanes, _terms, _sum, _a, _b, _llvm, _feature in (
         TensorIntrinsic(_name, _lanes, _terms, _sum, _a, _b, f"llvm.x86.{_group}.{_llvm}", _feature)
     )
 
-# The same, VPMADDWD: exact, where VPMADDUBSW, which multiplies bytes, saturates.
+# VPDPBUSD with the unsigned bytes in the lanes.
+for _name, _lanes, _llvm, _feature in (
+    ("x86.vpdpbusd.512.turned", 16, "vpdpbusd.512", "avx512vnni"),
+    ("x86.vpdpbusd.256.turned", 8, "vpdpbusd.256", "avxvnni"),
+):
+    _llvm = f"llvm.x86.avx512.{_llvm}"
+    register_tensor_intrinsic(
+        TensorIntrinsic(_name, _lanes, 4, "int32", "int8", "uint8", _llvm, _feature, turned=True)
+    )
+
+# Products of bytes by VPMADDWD: exact, where VPMADDUBSW, which multiplies bytes, saturates.
 for _name, _lanes, _llvm, _feature in (
     ("x86.vpmaddwd.512", 16, "llvm.x86.avx512.pmaddw.d.512", "avx512bw"),
     ("x86.vpmaddwd.256", 8, "llvm.x86.avx2.pmadd.wd", "avx2"),

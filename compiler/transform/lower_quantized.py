@@ -19,7 +19,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tunefarm.compiler.evaluate import call_reference
 from tunefarm.compiler.ir import Call, Constant, Expr, IRModule, tensor_type
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.ops.quantize import range_of
@@ -45,7 +44,7 @@ _LARGEST_FACTOR = 2.0**20  # of a byte, for a sum that fits int32
 def lower_quantized(module: IRModule, target: Target) -> IRModule:
     """Runs before constants are folded, while weights are bytes."""
     module = rewrite_main(module, [_Unsigned().rule, *PRODUCT_RULES, *QUANTUM_RULES])
-    return rewrite_main(module, [_sum_of_quanta, _constant_factor, _plain_weights])
+    return rewrite_main(module, [_sum_of_quanta, _constant_factor])
 
 
 class _Unsigned:
@@ -292,14 +291,3 @@ def _constant_factor(node: Call, uses: Uses) -> Expr | None:
     assert isinstance(scale, Constant)
     factor = Constant((1 / scale.data.astype(np.float64)).astype(np.float32))
     return call("requantize", x, factor, zero, name=node.name, **node.attrs)
-
-
-def _plain_weights(node: Call, uses: Uses) -> Expr | None:
-    """Weights that no integer product took are numbers, or words, from here on."""
-    if node.op not in ("dequantize", "cast", "subtract"):
-        return None
-    if not all(isinstance(a, Constant) for a in node.args):
-        return None
-    made = call_reference(node, [a.data for a in node.args if isinstance(a, Constant)])
-    assert not isinstance(made, tuple)
-    return Constant(np.asarray(made), node.name)

@@ -25,6 +25,7 @@ from tunefarm.compiler.transform.lower_quantized import lower_quantized
 from tunefarm.compiler.transform.mask_of_grids import mask_of_grids
 from tunefarm.compiler.transform.merge_branches import merge_branches
 from tunefarm.compiler.transform.pack_pixels import pack_pixels
+from tunefarm.compiler.transform.pack_weights import pack_weights, plain_weights
 from tunefarm.compiler.transform.pixels_in_words import pixels_in_words
 from tunefarm.compiler.transform.place_planes import place_planes
 from tunefarm.compiler.transform.recognize_functions import recognize_functions
@@ -42,6 +43,8 @@ STEPS = (
     Pass("widen_floats", widen_floats, level=1),
     Pass("simplify_inference", simplify_inference, level=0),
     Pass("lower_quantized", lower_quantized, level=1),
+    Pass("pack_weights", pack_weights, level=2),
+    Pass("plain_weights", plain_weights, level=1),
     Pass("fold_constants", fold_constants, level=1),
     Pass("canonicalize_ops", canonicalize_ops, level=1),
     Pass("recognize_functions", recognize_functions, level=1),

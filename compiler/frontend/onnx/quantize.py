@@ -102,9 +102,18 @@ def _quantize(node: Node) -> Expr:
 
 
 def _dequantize(node: Node) -> Expr:
-    scale = _spread(node, node.input(1), node.x)
-    zero = _spread(node, node.input(2), node.x) if node.has(2) else None
-    y = dequantized(node, node.x, scale, zero)
+    """Blocks that divide their axis are one more axis, along which parameters broadcast."""
+    x, block, shape = node.x, int(node.attr("block_size", 0)), shape_of(node.x)
+    axis = axis_of(node.attr("axis", 1), len(shape)) if block else 0
+    in_blocks = block > 0 and shape[axis] % block == 0
+    if in_blocks:
+        x = reshape(x, (*shape[:axis], shape[axis] // block, block, *shape[axis + 1 :]))
+
+    def placed(parameter: Expr) -> Expr:
+        return expand_dims(parameter, [axis + 1]) if in_blocks else _spread(node, parameter, x)
+
+    zero = placed(node.input(2)) if node.has(2) else None
+    y = reshape(dequantized(node, x, placed(node.input(1)), zero), shape)
     wanted = node.attrs.get("output_dtype")
     return cast(y, dtype_name(wanted)) if wanted else y
 

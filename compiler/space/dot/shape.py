@@ -60,7 +60,7 @@ class DotProduct:
 
 def dot_product_of(function: Function, target: Target) -> DotProduct | None:
     """The dot products that a fused function sums; None if no instruction computes them."""
-    vectors = [t for t in (*TENSOR_INTRINSICS.values(), PAIRS) if not t.rows]
+    vectors = [t for t in (*TENSOR_INTRINSICS.values(), PAIRS) if not t.rows and not t.turned]
     found = summed_by(function, vectors, target)
     if found is None or found.instruction is not PAIRS:
         return found

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.tir.affine import Affine, affine, conjunction, conjuncts, decide
+from tunefarm.compiler.tir.facts import variables
 from tunefarm.compiler.tir.ir import (
     Binary,
     Block,
@@ -44,7 +45,8 @@ def tensorize(program: PrimFunc, loop: Var, intrinsic: str) -> PrimFunc:
     A matrix unit's takes tiles: ``tile`` makes the loops over rows and groups its own afterwards.
 
     ``loop`` is the outer of the two. A must not depend on the lanes and have its terms side by
-    side, and so must B, lane after lane (``transform_layout`` or ``cache_read`` make such tiles).
+    side, and so must B, lane after lane (``transform_layout`` or ``cache_read`` make such tiles). A
+    turned instruction's B may be bits of such bytes, shifted and masked alike in all lanes.
     Split the loops without a remainder first. ScheduleError says what does not match.
     """
     return _Match(program, loop, find_tensor_intrinsic(intrinsic)).rewritten()
@@ -94,12 +96,13 @@ class _Match:
         accumulator, a, b = self.operands()
         self.check_place(accumulator, "the sum", lanes=1, terms=0)
         self.check_place(a, f"{a.buffer.name}", lanes=0, terms=1)
-        self.check_place(b, f"{b.buffer.name}", lanes=self.intrinsic.terms, terms=1)
+        element = self.element_of(b)
+        self.check_place(element, f"{element.buffer.name}", lanes=self.intrinsic.terms, terms=1)
         iters, bindings, old, new = self.divided()
         args: list[Expr] = [accumulator]
-        for load in (a, b):
+        for factor in (a, b):
             for term in range(self.intrinsic.terms):
-                args.append(_at(load, {old: new * self.intrinsic.terms + term}, iters))
+                args.append(_at(factor, {old: new * self.intrinsic.terms + term}, iters))
         value = Intrinsic(self.intrinsic.name, tuple(args), self.intrinsic.accumulator)
         block = replace(
             self.block,
@@ -112,7 +115,7 @@ class _Match:
         loop = For(self.lanes, Const(self.intrinsic.lanes), block, kind)
         return replace_stmt(self.program, self.nest, loop)
 
-    def operands(self) -> tuple[Load, Load, Load]:
+    def operands(self) -> tuple[Load, Load, Expr]:
         """The accumulator and the factors of ``acc + cast(a) · cast(b)``, in any order."""
         t, value = self.intrinsic, self.store.value
         shape = f"block {self.block.name} is no sum of products"
@@ -124,17 +127,31 @@ class _Match:
             if not isinstance(product, Binary) or product.op != "mul":
                 continue
             x, y = (f.value if isinstance(f, Cast) else f for f in (product.a, product.b))
-            if not isinstance(x, Load) or not isinstance(y, Load):
+            if (y.dtype, x.dtype) == (t.a, t.b) and not self.is_shared(x):
+                x, y = y, x
+            self.element_of(y)
+            if not isinstance(x, Load):
                 self.fail(f"a factor of block {self.block.name} is no plain element")
-            if x.dtype == t.a and y.dtype == t.b and not self.runs_with_lanes(x):
+            if (x.dtype, y.dtype) == (t.a, t.b):
                 return total, x, y
-            if (y.dtype, x.dtype) == (t.a, t.b):
-                return total, y, x
             self.fail(f"block {self.block.name} multiplies {x.dtype} by {y.dtype}")
         self.fail(shape)
 
-    def runs_with_lanes(self, load: Load) -> bool:
-        return self.place(load).coefficient(self.lanes) != 0
+    def is_shared(self, factor: Expr) -> bool:
+        """Whether all lanes read the same element."""
+        return isinstance(factor, Load) and not self.place(factor).coefficient(self.lanes)
+
+    def element_of(self, factor: Expr) -> Load:
+        """The element that a factor is, or of which it is some bits."""
+        bits = factor
+        while self.intrinsic.turned and isinstance(bits, Binary) and bits.op in ("shr", "bitand"):
+            counted = variables(substitute(bits.b, self.values))
+            if not counted.isdisjoint((self.lanes, self.terms)):
+                break
+            bits = bits.a
+        if not isinstance(bits, Load):
+            self.fail(f"a factor of block {self.block.name} is no plain element")
+        return bits
 
     def check_place(self, load: Load, what: str, lanes: int, terms: int) -> None:
         t = self.intrinsic
@@ -190,8 +207,7 @@ class _Match:
         return conjunction(parts) if parts else None
 
 
-def _at(load: Load, values: dict[Var, Expr], iters: Sequence[IterVar]) -> Load:
-    """A load with an iterator replaced, its indices simplified."""
+def _at(factor: Expr, values: dict[Var, Expr], iters: Sequence[IterVar]) -> Expr:
+    """A factor with an iterator replaced, its indices simplified."""
     ranges = {i.var: (0, i.extent - 1) for i in iters}
-    indices = (simplify_expr(substitute(i, values), ranges) for i in load.indices)
-    return Load(load.buffer, tuple(indices))
+    return simplify_expr(substitute(factor, values), ranges)

@@ -26,15 +26,23 @@ def packed(rows: int, numbers: int, bits: int) -> Array:
 
 
 def product(
-    shape: tuple[int, ...], bits: int, block: int, zeros: str = "", bias: bool = False, **attrs: Any
+    shape: tuple[int, ...],
+    bits: int,
+    block: int,
+    zeros: str = "",
+    bias: bool = False,
+    rows: int = 7,
+    dtype: str = "float32",
+    **attrs: Any,
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:
-    """MatMulNBits of data of this shape with seven rows of weights."""
-    depth, rows = shape[-1], 7
+    """MatMulNBits of data of this shape with so many rows of weights."""
+    depth = shape[-1]
     blocks = -(-depth // block)
-    scales = RNG.uniform(0.01, 0.1, (rows, blocks)).astype(np.float32)
+    scales = RNG.uniform(0.01, 0.1, (rows, blocks)).astype(dtype)
     zero = {"packed": packed(rows, blocks, bits), "numbers": 10 * scales}.get(zeros)
     weights = packed(rows, blocks * block, bits).reshape(rows, blocks, -1)
     inputs = [normal(*shape), weights, scales, zero, None, normal(rows) if bias else None]
+    inputs = [a.astype(dtype) if a is not None and a.dtype == np.float32 else a for a in inputs]
     attrs = {"K": depth, "N": rows, "bits": bits, "block_size": block, **attrs}
     return model_of("MatMulNBits", inputs, (1, 2, 3), **attrs)
 
@@ -55,6 +63,22 @@ def test_a_product_with_packed_weights(
     if bits == 8 and zeros == "numbers":
         pytest.skip("onnxruntime takes zero points of bytes in bytes alone")
     assert_alike(*product(shape, bits, block, zeros, bias))
+    assert_alike(*product(shape, bits, block, zeros, bias, rows=37))
+
+
+@pytest.mark.parametrize("signs", [1, -1])
+def test_scales_of_either_sign(signs: int) -> None:
+    model, feeds = product((3, 64), 4, 32, rows=37)
+    scales = model.graph.initializer[1]
+    turned = numpy_helper.to_array(scales) * RNG.choice([1, signs], (37, 2)).astype(np.float32)
+    scales.CopyFrom(numpy_helper.from_array(turned, scales.name))
+    assert_alike(model, feeds)
+
+
+@pytest.mark.parametrize("rows", [7, 37])
+def test_a_product_of_float16(rows: int) -> None:
+    model, feeds = product((3, 64), 4, 32, "packed", True, rows, "float16")
+    assert_alike(model, feeds, tolerance=3e-3)
 
 
 def test_flat_scales_and_zero_points() -> None:
@@ -134,6 +158,8 @@ def by_dequantising(
     [
         ((33, 7), (), {}),
         ((33, 7), (7,), {"axis": 1}),
+        ((33, 27), (27,), {"axis": 1}),
+        ((48, 27), (3, 27), {"axis": 0, "block_size": 16}),
         ((48, 7), (3, 7), {"axis": 0, "block_size": 16}),
         ((7, 48), (7, 3), {"axis": 1, "block_size": 16}),
     ],

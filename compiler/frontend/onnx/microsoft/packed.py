@@ -1,4 +1,8 @@
-"""Converters of operators on weights of a few bits, which are constants of numbers in the graph."""
+"""Converters of operators on weights of a few bits.
+
+Products dequantise whole numbers in the graph, which the pass ``pack_weights`` may leave in their
+bits; tables are constants of floats.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 from tunefarm.compiler.dtypes import is_float
 from tunefarm.compiler.frontend.onnx.microsoft.standard import positive, refuse
-from tunefarm.compiler.frontend.onnx.node import Converter, Node, Unsupported, axis_of, shape_of
+from tunefarm.compiler.frontend.onnx.node import (
+    Converter,
+    Node,
+    Unsupported,
+    axis_of,
+    cast,
+    dtype_of,
+    reshape,
+    shape_of,
+)
 from tunefarm.compiler.frontend.onnx.shape import gather
 from tunefarm.compiler.ir import Constant, Expr
+from tunefarm.compiler.ops import call
 
 Array = NDArray[Any]
 
@@ -36,10 +50,7 @@ def _dequantized(
     """(number - zero) · scale in the scales' type; scales and zero points are one for each block of
     neighbours in a row. Zero points are numbers, or bytes as the weights are; without them it is
     the middle of what the bits can say."""
-    if zeros is None:
-        zeros = np.full_like(scales, 2 ** (bits - 1))
-    elif zeros.dtype == np.uint8:
-        zeros = _unpacked(zeros, bits).astype(scales.dtype)
+    zeros = _zero_points(scales, zeros, bits)
     for name, given in (("scales", scales), ("zero_points", zeros)):
         _check_blocks(name, given, numbers.shape, block)
     places = np.arange(numbers.shape[-1]) // block
@@ -47,6 +58,13 @@ def _dequantized(
     values -= zeros[..., places]
     values *= scales[..., places]
     return values.astype(scales.dtype, copy=False)
+
+
+def _zero_points(scales: Array, zeros: Array | None, bits: int) -> Array:
+    """A zero point for each scale, in its type."""
+    if zeros is None:
+        return np.full_like(scales, 2 ** (bits - 1))
+    return _unpacked(zeros, bits).astype(scales.dtype) if zeros.dtype == np.uint8 else zeros
 
 
 def _check_blocks(name: str, given: Array, shape: tuple[int, ...], block: int) -> None:
@@ -69,8 +87,8 @@ def _rows(node: Node, index: int, name: str, count: int) -> Array:
 
 
 def _matmul(node: Node) -> Expr:
-    """A · Bᵀ + bias of B [N, K] in bytes with scales and zero points; in the graph B is a constant
-    of the scales' type."""
+    """A · Bᵀ + bias of B [N, K] in bytes with scales and zero points; in the graph B is whole
+    numbers [N, blocks, block], dequantised."""
     refuse(node, {"weight_prepacked": 0}, {4: "g_idx"})
     count, depth, block = (positive(node, name) for name in ("N", "K", "block_size"))
     data, scales = _rows(node, 1, "B", count), _rows(node, 2, "scales", count)
@@ -82,9 +100,26 @@ def _matmul(node: Node) -> Expr:
         raise Unsupported(
             f"rows of {numbers.shape[1]} numbers, and of {columns} in the data, for K={depth}"
         )
-    weights = _dequantized(numbers[:, :depth], scales, zeros, _bits(node), block)
-    y = node.emit("matmul", node.x, Constant(weights, node.name), transpose_b=True)
+    weights = _weights(node, numbers[:, :depth], scales, zeros, block)
+    wide = cast(node.x, dtype_of(weights))
+    y = cast(node.emit("matmul", wide, weights, transpose_b=True), dtype_of(node.x))
     return node.emit("add", y, node.input(5)) if node.has(5) else y
+
+
+def _weights(node: Node, numbers: Array, scales: Array, zeros: Array | None, block: int) -> Expr:
+    """The matrix [N, K] in float32; in the scales' type where blocks do not divide K."""
+    bits, (count, depth) = _bits(node), numbers.shape
+    points = _zero_points(scales, zeros, bits)
+    for name, given in (("scales", scales), ("zero_points", points)):
+        _check_blocks(name, given, numbers.shape, block)
+    if depth % block:
+        return Constant(_dequantized(numbers, scales, zeros, bits, block), node.name)
+    blocks = depth // block
+    parameters = (
+        Constant(p[:, :blocks, None].astype(np.float32), node.name) for p in (scales, points)
+    )
+    parts = Constant(numbers.reshape(count, blocks, block), node.name)
+    return reshape(call("dequantize", parts, *parameters, name=node.name), (count, depth))
 
 
 def _gather(node: Node) -> Expr:

@@ -1,0 +1,142 @@
+"""Products with weights of a few bits.
+
+    packed_matmul(x, quanta, scales, zeros)   Σ_k x[m, k] · (w[k, n] - zeros[g, n]) · scales[g, n]
+
+w has whole numbers of ``bits`` 2, 4 or 8, and g = k // ``block`` counts blocks of terms that share
+a scale and a zero point; without ``zeros`` the attribute ``zero`` is that of all. ``quanta`` has w
+in bytes [groups, N, 4]: a group is as many terms as four bytes hold, and its byte t those of number
+t, 4 + t, 8 + t, …, the first in the lowest bits, so that one shift gives four neighbours of each
+column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from tunefarm.compiler import te
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.ir import Attrs, AttrValue, TensorType, Type
+from tunefarm.compiler.ops.base import Array, Op, Pattern, register
+from tunefarm.compiler.ops.common import out_type, require_dtype
+from tunefarm.compiler.tir.ir import Expr, Operand, binary
+
+BITS = (2, 4, 8)
+NEIGHBOURS = 4  # terms side by side, a byte each
+
+
+def terms_of_group(bits: int) -> int:
+    """How many terms of a column four bytes hold."""
+    return NEIGHBOURS * 8 // bits
+
+
+def pack_quanta(w: Array, bits: int) -> Array:
+    """Whole numbers ``[K, N]`` (uint8) as bytes ``[groups, N, 4]``, the last group filled up with
+    zeros."""
+    depth, columns = w.shape
+    planes = 8 // bits
+    groups = -(-depth // (NEIGHBOURS * planes))
+    whole = np.zeros((groups * NEIGHBOURS * planes, columns), np.uint8)
+    whole[:depth] = w
+    parts = whole.reshape(groups, planes, NEIGHBOURS, columns)
+    packed = np.zeros((groups, NEIGHBOURS, columns), np.uint8)
+    for plane in range(planes):
+        packed |= parts[:, plane] << np.uint8(bits * plane)
+    return np.ascontiguousarray(packed.transpose(0, 2, 1))
+
+
+def unpack_quanta(quanta: Array, bits: int, depth: int) -> Array:
+    """What ``pack_quanta`` packed: uint8 ``[depth, N]``."""
+    groups, columns, _ = quanta.shape
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None, None]
+    parts = (quanta.transpose(0, 2, 1)[:, None] >> shifts) & np.uint8(2**bits - 1)
+    return parts.reshape(groups * terms_of_group(bits), columns)[:depth]
+
+
+def quantum(
+    quanta: te.Tensor, bits: int, group: Operand, plane: Expr, column: Expr, term: Expr
+) -> Expr:
+    """The number of a column in a group of terms, as an expression of uint8."""
+    value = quanta[group, column, term]
+    if bits == 8:
+        return value
+    shift = te.cast(plane * bits, "uint8")
+    return binary("bitand", binary("shr", value, shift), te.const(2**bits - 1, "uint8"))
+
+
+def sizes_of(types: Sequence[TensorType], attrs: Attrs) -> tuple[int, int, int, int]:
+    """Terms, columns, bits, and terms of a block."""
+    bits, block = attrs["bits"], attrs["block"]
+    assert isinstance(bits, int)
+    assert isinstance(block, int)
+    return types[0].shape[-1], types[1].shape[1], bits, block
+
+
+def _infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
+    x, quanta, scales, *zeros = types
+    require_dtype(x.dtype, ("float32",), "float32")
+    require_dtype(quanta.dtype, ("uint8",), "bytes (uint8)")
+    require_dtype(scales.dtype, ("float32",), "scales of float32")
+    for kind in zeros:
+        require_dtype(kind.dtype, ("uint8", "float32"), "zero points of uint8 or float32")
+    if len(x.shape) != 2 or len(quanta.shape) != 3:
+        raise ShapeError(f"takes rows and packed weights, not shapes {x.shape} and {quanta.shape}")
+    depth, columns, bits, block = sizes_of(types, attrs)
+    if bits not in BITS or block < 1:
+        raise ShapeError(f"bits={bits}, block={block}; there are numbers of 2, 4 and 8 bits")
+    groups = -(-depth // terms_of_group(bits))
+    if quanta.shape != (groups, columns, NEIGHBOURS):
+        wanted = groups, columns, NEIGHBOURS
+        raise ShapeError(f"weights of shape {quanta.shape} for {depth} terms, expected {wanted}")
+    for kind in (scales, *zeros):
+        if kind.shape != (-(-depth // block), columns):
+            raise ShapeError(
+                f"parameters of shape {kind.shape} for blocks of {block} of {depth} terms"
+            )
+    return TensorType((x.shape[0], columns), "float32")
+
+
+def _compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.Tensor:
+    x, quanta, scales, *zeros = tensors
+    depth, _, bits, block = sizes_of([TensorType(t.shape, t.dtype) for t in tensors], attrs)
+    terms, k = terms_of_group(bits), te.reduce_axis(depth)
+
+    def element(i: Expr, j: Expr) -> te.Reduce:
+        place = k % terms
+        w = quantum(quanta, bits, k // terms, place // NEIGHBOURS, j, place % NEIGHBOURS)
+        point = te.cast(zeros[0][k // block, j], "float32") if zeros else zero_of(attrs)
+        weight = (te.cast(w, "float32") - point) * scales[k // block, j]
+        return te.sum(x[i, k] * weight, [k])
+
+    return te.compute(out_type(type).shape, element, "packed_matmul")
+
+
+def zero_of(attrs: Attrs) -> Expr:
+    """The zero point of all weights."""
+    zero = attrs["zero"]
+    assert isinstance(zero, (int, float))
+    return te.const(float(zero), "float32")
+
+
+def dequantized(arrays: Sequence[Array], attrs: Attrs) -> Array:
+    """The weights ``[K, N]`` in float32, of the operands of a ``packed_matmul``."""
+    _, quanta, scales, *zeros = arrays
+    types = [TensorType(a.shape, a.dtype.name) for a in arrays]
+    depth, _, bits, block = sizes_of(types, attrs)
+    blocks = np.arange(depth) // block
+    zero = attrs["zero"]
+    assert isinstance(zero, (int, float))
+    point = zeros[0].astype(np.float32)[blocks] if zeros else np.float32(zero)
+    return (unpack_quanta(quanta, bits, depth).astype(np.float32) - point) * scales[blocks]
+
+
+def _reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
+    return np.asarray(np.matmul(arrays[0], dequantized(arrays, attrs)))
+
+
+def _flops(types: Sequence[TensorType], attrs: Attrs, type: Type) -> int:
+    return 2 * out_type(type).size * types[0].shape[-1]
+
+
+DEFAULTS: dict[str, AttrValue] = {"bits": 4, "block": 32, "zero": 0.0}
+register(Op("packed_matmul", _infer, _compute, _reference, Pattern.OUT_FUSABLE, DEFAULTS, _flops))

@@ -1,0 +1,147 @@
+"""Products with weights of a few bits, by dot products of bytes (VPDPBUSD).
+
+    parallel over blocks of (panels of lanes, rows)
+      the block's rows as whole numbers of three bytes each     and their sums, by blocks of terms
+      for panel: for tile of rows:                              rh × nv vectors
+        total = 0
+        for block of terms:                                     that share a scale
+          sums = 0                                              rh × nv × 3 vectors of int32, exact
+          for group of terms: for neighbours in it:             a shift and a mask
+            sums += bytes of the rows · weights
+          total += scale · (sums in float32 - zero point · sum of the row)
+        epilogue → result
+
+A row's terms that share a scale are rounded to whole numbers of 24 bits, the largest of them to
+8,355,000: as many bits as a float32 has. Their products with whole weights are summed exactly, so
+that what is off is mostly the rounding of a sum of blocks. Weights come from memory in an eighth of
+the bytes of float32 (of four bits), and an instruction does 64 multiply-adds, of which three make
+one of a number: so does a multiply-add of floats in 16, and has to make the weights floats before.
+A target with ``-precision=strict`` leaves the method out. Of what is infinite comes NaN.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from tunefarm.compiler.ir import Function
+from tunefarm.compiler.ops.packed import NEIGHBOURS
+from tunefarm.compiler.space.columns import Mask, cheapest, whole
+from tunefarm.compiler.space.config import (
+    Access,
+    Columns,
+    Config,
+    Constraint,
+    Knob,
+    Nest,
+    SketchSpace,
+)
+from tunefarm.compiler.space.contraction.knobs import up_to
+from tunefarm.compiler.space.matrix_tiles import block_choices
+from tunefarm.compiler.space.packed_product.apply import instruction_of, schedule
+from tunefarm.compiler.space.packed_product.cycles import cycles
+from tunefarm.compiler.space.packed_product.program import (
+    PARTS,
+    PackedProduct,
+    packed_product_of,
+)
+from tunefarm.compiler.target import Target
+
+NAME, VERSION = "packed_product", 1
+ROWS, VECTORS = (1, 2, 3, 4, 5, 6, 7), (1, 2, 3, 4, 5, 6)
+MAX_UNROLLED = 256  # instructions on bytes in a step
+MAX_HELD_BYTES = 1 << 20  # of a block's rows in bytes
+
+__all__ = ["applies", "schedule", "space"]
+
+
+def applies(target: Target) -> bool:
+    """Whether a target has the instruction, and may use it."""
+    return target.kind == "llvm" and not target.strict and instruction_of(target) is not None
+
+
+def space(function: Function, target: Target) -> SketchSpace | None:
+    """The knobs of a product with weights of a few bits; None for others, and without VPDPBUSD."""
+    p, instruction = packed_product_of(function), instruction_of(target)
+    if p is None or instruction is None or not applies(target):
+        return None
+    lanes = instruction.lanes
+    knobs, constraints = _knobs(p, lanes), _constraints(p, target)
+    return SketchSpace(
+        NAME,
+        VERSION,
+        knobs,
+        constraints,
+        _default_of(p, target, lanes),
+        lambda k: _nest(p, target, lanes, k),
+    )
+
+
+@lru_cache(maxsize=256)
+def _default_of(p: PackedProduct, target: Target, lanes: int) -> Config:
+    """The config of the fewest cycles in the model."""
+    choices = {k.name: k.choices for k in _knobs(p, lanes)}
+    unroll = {"ku": int(choices.pop("ku")[:2][-1])}
+    limits = _constraints(p, target)
+    found, _ = cheapest(choices, unroll, limits, lambda k: cycles(p, target, lanes, k))
+    return {"sketch": NAME, **found}
+
+
+def _knobs(p: PackedProduct, lanes: int) -> tuple[Knob, ...]:
+    vectors, groups = -(-p.columns // lanes), p.block_terms // p.group
+    rows = up_to(ROWS, p.rows)
+    return (
+        Knob("rh", rows),
+        Knob("nv", up_to(VECTORS, vectors)),
+        Knob("mb", block_choices(p.rows, [int(n) for n in rows])),
+        Knob("nb", block_choices(vectors, (1, 2, 3, 4, 6))),
+        Knob("ku", tuple(n for n in (1, 2, 4) if groups % n == 0)),
+    )
+
+
+def _constraints(p: PackedProduct, target: Target) -> tuple[Constraint, ...]:
+    def fits_registers(k: Columns) -> Mask:
+        sums = whole(k, "rh") * whole(k, "nv") * (PARTS + 1)
+        return sums + whole(k, "nv") + 1 <= target.vector_registers
+
+    def small_code(k: Columns) -> Mask:
+        sums = whole(k, "rh") * whole(k, "nv") * PARTS
+        return sums * p.planes * whole(k, "ku") <= MAX_UNROLLED
+
+    def rows_fit(k: Columns) -> Mask:
+        rows = whole(k, "rh") * whole(k, "mb")
+        fits = rows * p.depth * PARTS <= MAX_HELD_BYTES
+        return (fits | (rows == 1)) & (whole(k, "mb") <= -(-p.rows // whole(k, "rh")))
+
+    return (
+        Constraint("sums fit the registers", fits_registers),
+        Constraint("code size", small_code),
+        Constraint("a block's rows fit the cache", rows_fit),
+    )
+
+
+def _nest(p: PackedProduct, target: Target, lanes: int, k: Columns) -> Nest:
+    """An instruction does as many operations as four multiply-adds of vectors, for a third of a
+    number."""
+    one = np.ones(len(whole(k, "rh")), np.int64)
+    depth = p.blocks * p.block_terms
+    axes = {"p": PARTS, "i": p.rows, "j": p.columns, "k": depth}
+    vector = {"p": one, "i": one, "j": lanes * one, "k": NEIGHBOURS * one}
+    register = {**vector, "p": PARTS * one, "i": whole(k, "rh"), "j": lanes * whole(k, "nv")}
+    l1 = {**register, "k": p.block_terms * one}
+    l2 = {**l1, "k": depth * one, "i": np.minimum(register["i"] * whole(k, "mb"), p.rows)}
+    core = {**l2, "j": np.minimum(register["j"] * whole(k, "nb"), p.columns)}
+    blocks = -(-p.rows // core["i"]) * -(-p.columns // core["j"])
+    tiles = -(-p.rows // register["i"]) * register["i"]
+    tiles = tiles * -(-p.columns // register["j"]) * register["j"]
+    executed = 2.0 * PARTS * depth * tiles / NEIGHBOURS
+    extra = {n: whole(k, n).astype(np.float64) for n in ("mb", "nb", "ku")}
+    extra["cycles"] = cycles(p, target, lanes, k)
+    weights = (depth // NEIGHBOURS, p.columns)
+    accesses = (
+        Access("rows", 1, (PARTS, p.rows, depth), ({"p": 1}, {"i": 1}, {"k": 1})),
+        Access("weights", NEIGHBOURS, weights, ({"k": 1}, {"j": 1}), constant=True),
+        Access("out", 4, (p.rows, p.columns), ({"i": 1}, {"j": 1}), write=True),
+    )
+    levels = {"vector": vector, "register": register, "l1": l1, "l2": l2, "core": core}
+    return Nest(axes, frozenset({"p", "k"}), accesses, levels, blocks, executed, extra)

@@ -1,0 +1,146 @@
+"""A config applied to the stages of a product with weights of a few bits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.ir import Function
+from tunefarm.compiler.space.config import Config
+from tunefarm.compiler.space.nests import extent_of, fitting_lanes, loop_of, own_loops
+from tunefarm.compiler.space.packed_product.program import (
+    BYTES,
+    INVERSE,
+    PRODUCT,
+    STAGES,
+    STEP,
+    SUMS,
+    TOP,
+    TOTAL,
+    PackedProduct,
+    create_stages,
+    packed_product_of,
+)
+from tunefarm.compiler.space.tiles import in_parallel, in_registers, place_epilogue
+from tunefarm.compiler.summary import nominal_flops
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir import PackedLayout, PrimFunc
+from tunefarm.compiler.tir import schedule as s
+from tunefarm.compiler.tir.ir import Var
+from tunefarm.compiler.tir.tensor_intrinsics import TENSOR_INTRINSICS, TensorIntrinsic
+
+
+def instruction_of(target: Target) -> TensorIntrinsic | None:
+    """The instruction that sums bytes of rows times bytes of weights; None if there is none."""
+    found = [t for t in TENSOR_INTRINSICS.values() if t.turned and target.has(t.feature)]
+    return max(found, key=lambda t: t.lanes, default=None)
+
+
+def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
+    """Apply a config. Raises ScheduleError if the workload is no such product."""
+    p, instruction = packed_product_of(function), instruction_of(target)
+    if p is None or instruction is None:
+        raise ScheduleError(
+            f"{target} computes no product with weights of a few bits of the workload"
+        )
+    knob = {name: int(value) for name, value in config.items() if name != "sketch"}
+    lanes, rows = instruction.lanes, knob["rh"]
+    width = knob["nv"] * lanes
+    whole = -(-p.rows // rows) * rows, -(-p.columns // width) * width
+    program = _packed(create_stages(p, *whole), p, knob["nv"], lanes)
+    final = s.remaining_blocks(program)[-1]
+    for stage in STAGES:
+        scope = "register" if stage in (PRODUCT, TOTAL) else "local"
+        program = s.set_scope(program, stage, scope)
+    program, panel, tile = _place_sums(program, instruction, knob)
+    program = place_epilogue(program, final, tile, lanes)
+    # Only now, as no vector must ask whether its panel is one of the last block's.
+    program, (n_block, panel) = s.split(program, panel, knob["nb"])
+    program, (m_block, tile) = s.split(program, tile, knob["mb"])
+    program = s.reorder(program, n_block, m_block, panel, tile)
+    program, top = s.fuse(program, n_block, m_block)
+    program = _place_rows(program, top, target.lanes("float32"))
+    return in_parallel(program, top, nominal_flops(function), target)
+
+
+def _packed(program: PrimFunc, p: PackedProduct, vectors: int, lanes: int) -> PrimFunc:
+    """Weights as [panel][group][vector][lane][byte], their parameters as [panel][block][vector]
+    [lane]: all that a panel reads lies one behind the other."""
+    columns = (vectors, lanes)
+    layout = PackedLayout(((), columns, ()), (1, 0, 2, 3, 4))
+    program = s.transform_layout(program, p.quanta, layout)
+    for parameter in p.parameters:
+        layout = PackedLayout(((), columns), (1, 0, 2, 3))
+        program = s.transform_layout(program, parameter, layout)
+    return program
+
+
+def _place_sums(
+    program: PrimFunc, instruction: TensorIntrinsic, knob: Mapping[str, int]
+) -> tuple[PrimFunc, Var, Var]:
+    """All sums by tiles, in registers; the loops over panels and over tiles of rows."""
+    row, column, block = s.loops_of(program, TOTAL)
+    program, (panel, vector, lane) = s.split(program, column, knob["nv"], instruction.lanes)
+    program, (tile, row) = s.split(program, row, knob["rh"])
+    program = s.reorder(program, panel, tile, block, row, vector, lane)
+    program = in_registers(program, (row, vector), lane)
+    program = s.decompose_reduction(program, TOTAL, block)
+    program = s.vectorize(program, own_loops(program, f"{TOTAL}_init", tile)[-1])
+    return _sum_bytes(program, block, instruction, knob["ku"]), panel, tile
+
+
+def _sum_bytes(
+    program: PrimFunc, block: Var, instruction: TensorIntrinsic, unroll: int
+) -> PrimFunc:
+    """The sums of bytes of a tile's block of terms by the instruction, some groups of terms
+    unrolled."""
+    program = s.compute_at(program, PRODUCT, block)
+    own = own_loops(program, PRODUCT, block)
+    axes = dict(zip("qibjgst", s.find_block(program, PRODUCT).iters, strict=True))
+    loops = {name: loop_of(program, PRODUCT, axis, own) for name, axis in axes.items()}
+    column, term = loops["j"], loops["t"]
+    assert column is not None
+    assert term is not None
+    program, (vector, lane) = s.split(program, column, instruction.lanes)
+    steps: list[Var] = []
+    group = loops["g"]
+    if group is not None:
+        program, (step, group) = s.split(program, group, unroll)
+        steps = [step]
+    tile = (group, loops["s"], vector, loops["i"], loops["q"])
+    inside = [loop for loop in tile if loop is not None]
+    program = s.reorder(program, *steps, *inside, lane, term)
+    for loop in inside:
+        program = s.unroll(program, loop)
+    program = s.decompose_reduction(program, PRODUCT, (*steps, *inside)[0])
+    program = s.vectorize(program, own_loops(program, f"{PRODUCT}_init", block)[-1])
+    return s.tensorize(program, lane, instruction.name)
+
+
+def _place_rows(program: PrimFunc, loop: Var, lanes: int) -> PrimFunc:
+    """The rows of a block as bytes, and what is asked of their blocks of terms."""
+    program = s.compute_at(program, BYTES, loop)
+    part, *rows, term = own_loops(program, BYTES, loop)
+    program, (step, lane) = s.split(program, term, fitting_lanes(lanes, extent_of(program, term)))
+    program = s.reorder(program, *rows, step, part, lane)
+    program = in_registers(program, [part], lane)
+    for stage in (SUMS, INVERSE, STEP, TOP):
+        program = s.compute_at(program, stage, loop)
+        own = own_loops(program, stage, loop)
+        if not own:
+            continue
+        size = fitting_lanes(lanes, extent_of(program, own[-1]))
+        program, (step, lane) = s.split(program, own[-1], size)
+        if stage in (SUMS, TOP):
+            program = _reduce(program, stage, loop, step, lane)
+        else:
+            program = s.vectorize(program, lane)
+    return program
+
+
+def _reduce(program: PrimFunc, stage: str, loop: Var, step: Var, lane: Var) -> PrimFunc:
+    """A number for each block of terms: in vectors, then over their lanes."""
+    program, partial = s.rfactor(program, stage, lane)
+    program = s.decompose_reduction(s.vectorize(program, lane), partial, step)
+    *_, lane = own_loops(program, stage, loop)
+    return s.decompose_reduction(s.vectorize(program, lane), stage, lane)

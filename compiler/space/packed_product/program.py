@@ -1,0 +1,188 @@
+"""A product with weights of a few bits as stages: rows as whole numbers in bytes, sums of bytes,
+and what is fused.
+
+    top[i, b]            = the largest |x[i, k]| of block b
+    step[i, b]           = top / LIMIT
+    inverse[i, b]        = 1 / step, and 0 of a block of zeros
+    parts[q, i, k]       = byte q of round(x[i, k] · inverse), the highest first, from -128 to 127
+    sums[i, b]           = -Σ_k x[i, k] of block b, times the zero point where all have the same
+    product[q, i, b, j]  = Σ_k parts[q, i, k] · w[k, j] of block b                     int32, exact
+    total[i, j]          = Σ_b scales[b, j] · (whole · step + zeros[b, j] · sums)
+
+with whole = Σ_q 256^(2 - q) · product[q, i, b, j].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tunefarm.compiler import te
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.ir import Call, Function, Tuple, Var, post_order, tensor_type
+from tunefarm.compiler.ops.packed import (
+    NEIGHBOURS,
+    quantum,
+    sizes_of,
+    terms_of_group,
+    zero_of,
+)
+from tunefarm.compiler.space.program import create_program, find_anchor, is_elementwise
+from tunefarm.compiler.space.strassen.program import zero_beyond
+from tunefarm.compiler.tir import PrimFunc
+from tunefarm.compiler.tir import schedule as s
+from tunefarm.compiler.tir.ir import Expr, binary
+
+PARTS = 3  # bytes of a number: as many bits as a float32 has beside its exponent
+LIMIT = 8_355_000.0  # the largest number in parts, a little below 127 · (256² + 256 + 1)
+TINY = 1e-36  # a step below it makes zeros of a block
+TOP, STEP, INVERSE, BYTES = "top", "step", "inverse", "parts"
+SUMS, PRODUCT, TOTAL = "sums", "product", "total"
+STAGES = (TOP, STEP, INVERSE, BYTES, SUMS, PRODUCT, TOTAL)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedProduct:
+    """A fused product of ``[rows, depth]`` with weights of ``bits`` in blocks of ``block`` terms.
+
+    ``quanta`` and ``parameters`` are the numbers of the function's parameters that hold weights,
+    and their scales and zero points.
+    """
+
+    function: Function
+    anchor: Call
+    quanta: int
+    parameters: tuple[int, ...]
+    rows: int
+    depth: int
+    columns: int
+    bits: int
+    block: int
+
+    @property
+    def group(self) -> int:
+        """Terms of a column in four bytes."""
+        return terms_of_group(self.bits)
+
+    @property
+    def planes(self) -> int:
+        """Neighbours in turn that a group of terms is made of."""
+        return self.group // NEIGHBOURS
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.depth // self.block)
+
+    @property
+    def block_terms(self) -> int:
+        """Terms of a block in whole groups."""
+        return -(-min(self.block, self.depth) // self.group) * self.group
+
+
+@lru_cache(maxsize=128)
+def packed_product_of(function: Function) -> PackedProduct | None:
+    """The product that a fused function is; None if it is something else."""
+    anchor = find_anchor(function)
+    if anchor is None or anchor.op != "packed_matmul" or isinstance(function.body, Tuple):
+        return None
+    weights = anchor.args[1:]
+    places = {p: i for i, p in enumerate(function.params)}
+    if any(not isinstance(a, Var) or places[a] not in function.constants for a in weights):
+        return None
+    before = set(post_order(anchor.args[0]))
+    calls = [
+        e
+        for e in post_order(function.body)
+        if isinstance(e, Call) and e is not anchor and e not in before
+    ]
+    if not all(is_elementwise(c) for c in calls) or any({*weights} & {*c.args} for c in calls):
+        return None
+    types = [tensor_type(a) for a in anchor.args]
+    depth, columns, bits, block = sizes_of(types, anchor.attrs)
+    quanta, *parameters = (places[a] for a in weights if isinstance(a, Var))
+    p = PackedProduct(
+        function, anchor, quanta, tuple(parameters), types[0].shape[0], depth, columns, bits, block
+    )
+    whole_groups = p.blocks == 1 or block % p.group == 0 == depth % block
+    return p if whole_groups and columns > 1 else None
+
+
+@lru_cache(maxsize=64)
+def create_stages(p: PackedProduct, rows: int, columns: int) -> PrimFunc:
+    """The plain loops of the stages, of so many rows and columns, and of what is fused as one last
+    block. Weights and their parameters have to be packed to as many columns."""
+    program = create_program(
+        p.function, computes={p.anchor: lambda args: _stages(p, rows, columns, args)}
+    )
+    for block in s.remaining_blocks(program)[:-1]:
+        if block not in STAGES:
+            program = s.compute_inline(program, block)
+    if len(s.remaining_blocks(program)) != len(STAGES) + 1:
+        raise ScheduleError("what follows the product does not fold into one block")
+    return program
+
+
+def _stages(p: PackedProduct, rows: int, columns: int, args: Sequence[te.Tensor]) -> te.Tensor:
+    x, quanta, scales, *zeros = args
+    size, depth = p.block_terms, p.blocks * p.block_terms
+
+    def value(i: Expr, k: Expr) -> Expr:
+        return zero_beyond(zero_beyond(x[i, k], i, p.rows, rows), k, p.depth, depth)
+
+    k = te.reduce_axis(size)
+    top = te.compute(
+        (rows, p.blocks),
+        lambda i, b: te.max(te.intrinsic("abs", value(i, b * size + k)), [k]),
+        TOP,
+    )
+    limit = te.const(1 / LIMIT, "float32")
+    step = te.compute((rows, p.blocks), lambda i, b: top[i, b] * limit, STEP)
+    inverse = te.compute((rows, p.blocks), lambda i, b: _inverse(step[i, b]), INVERSE)
+    parts = te.compute(
+        (PARTS, rows, depth),
+        lambda q, i, k: te.one_of(q, _bytes(value(i, k) * inverse[i, k // size])),
+        BYTES,
+    )
+    n = te.reduce_axis(size, "n")
+    zero = te.const(0, "float32") - (te.const(1, "float32") if zeros else zero_of(p.anchor.attrs))
+    sums = te.compute(
+        (rows, p.blocks), lambda i, b: te.sum(value(i, b * size + n) * zero, [n]), SUMS
+    )
+    group = te.reduce_axis(size // p.group, "g")
+    plane, term = te.reduce_axis(p.planes, "s"), te.reduce_axis(NEIGHBOURS, "t")
+
+    def summed(q: Expr, i: Expr, b: Expr, j: Expr) -> te.Reduce:
+        left = parts[q, i, b * size + (group * p.planes + plane) * NEIGHBOURS + term]
+        right = quantum(quanta, p.bits, b * (size // p.group) + group, plane, j, term)
+        return te.sum(te.cast(left, "int32") * te.cast(right, "int32"), [group, plane, term])
+
+    product = te.compute((PARTS, rows, p.blocks, columns), summed, PRODUCT)
+    b = te.reduce_axis(p.blocks, "b")
+
+    def summed_up(i: Expr, j: Expr) -> te.Reduce:
+        whole: Expr = te.cast(product[0, i, b, j], "float32")
+        for q in range(1, PARTS):
+            whole = whole * te.const(256, "float32") + te.cast(product[q, i, b, j], "float32")
+        point = te.cast(zeros[0][b, j], "float32") * sums[i, b] if zeros else sums[i, b]
+        return te.sum(scales[b, j] * (whole * step[i, b] + point), [b])
+
+    total = te.compute((rows, columns), summed_up, TOTAL)
+    return te.compute((p.rows, p.columns), lambda i, j: total[i, j], "rows")
+
+
+def _inverse(step: Expr) -> Expr:
+    """What makes whole numbers of a block; NaN and infinities come back by the step."""
+    some = te.const(1, "float32") / step
+    return te.if_then_else(te.const(TINY, "float32") < step, some, te.const(0, "float32"))
+
+
+def _bytes(value: Expr) -> list[Expr]:
+    """A number rounded to a whole one in three digits of base 256 from -128 to 127."""
+    rest = te.cast(te.intrinsic("round", value), "int32")
+    found: list[Expr] = []
+    while len(found) < PARTS:
+        digit = te.cast(rest, "int8")
+        found.insert(0, digit)
+        rest = binary("shr", rest - te.cast(digit, "int32"), te.const(8, "int32"))
+    return found
