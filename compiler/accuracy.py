@@ -233,14 +233,15 @@ def _near(node: Call, v: Sequence[Array], m: Sequence[Array], y: Array) -> Array
 
 
 def _packed(node: Call, v: Sequence[Array], m: Sequence[Array], y: Array) -> Array:
-    """Weights and their zero points are subtracted in the sums."""
+    """Weights and their zero points are subtracted in the sums, and rows are rounded before."""
     x, quanta, scales, *zeros = v
     zero = node.attrs["zero"]
     assert isinstance(zero, (int, float))
     added = [-np.abs(z.astype(np.float32)) for z in zeros]
     attrs = {**node.attrs, "zero": -abs(zero)}
     weights = packed.dequantized([x, quanta, np.abs(scales), *added], attrs)
-    return np.asarray(np.matmul(m[0], weights))
+    rounded = packed.largest_steps(v, attrs) / np.float32(tolerance_of("float32"))
+    return np.asarray(np.matmul(m[0] + rounded, weights))
 
 
 _LINEAR = (

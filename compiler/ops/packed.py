@@ -7,6 +7,10 @@ a scale and a zero point; without ``zeros`` the attribute ``zero`` is that of al
 in bytes [groups, N, 4]: a group is as many terms as four bytes hold, and its byte t those of number
 t, 4 + t, 8 + t, …, the first in the lowest bits, so that one shift gives four neighbours of each
 column.
+
+A kernel may round the terms of a row that share a block to whole numbers of so many ``bytes``, the
+largest of them to the largest of these: with 3 it loses no more than float32 does, 2 keep 15 bits
+and 1 keeps 7.
 """
 
 from __future__ import annotations
@@ -16,12 +20,14 @@ from collections.abc import Sequence
 import numpy as np
 from tunefarm.compiler import te
 from tunefarm.compiler.errors import ShapeError
-from tunefarm.compiler.ir import Attrs, AttrValue, TensorType, Type
-from tunefarm.compiler.ops.base import Array, Op, Pattern, register
+from tunefarm.compiler.ir import Attrs, AttrValue, Call, Constant, TensorType, Type
+from tunefarm.compiler.ir import Expr as Value
+from tunefarm.compiler.ops.base import Array, Op, Pattern, call, register
 from tunefarm.compiler.ops.common import out_type, require_dtype
 from tunefarm.compiler.tir.ir import Expr, Operand, binary
 
 BITS = (2, 4, 8)
+LARGEST = {1: 127.0, 2: 32_639.0, 3: 8_355_000.0}  # that bytes hold which are from -128 to 127 each
 NEIGHBOURS = 4  # terms side by side, a byte each
 
 
@@ -82,8 +88,11 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
     if len(x.shape) != 2 or len(quanta.shape) != 3:
         raise ShapeError(f"takes rows and packed weights, not shapes {x.shape} and {quanta.shape}")
     depth, columns, bits, block = sizes_of(types, attrs)
-    if bits not in BITS or block < 1:
-        raise ShapeError(f"bits={bits}, block={block}; there are numbers of 2, 4 and 8 bits")
+    if bits not in BITS or block < 1 or attrs["bytes"] not in LARGEST:
+        raise ShapeError(
+            f"bits={bits}, block={block}, bytes={attrs['bytes']}; there are weights of 2, 4 and 8 "
+            "bits, and rows of 1 to 3 bytes"
+        )
     groups = -(-depth // terms_of_group(bits))
     if quanta.shape != (groups, columns, NEIGHBOURS):
         wanted = groups, columns, NEIGHBOURS
@@ -130,6 +139,16 @@ def dequantized(arrays: Sequence[Array], attrs: Attrs) -> Array:
     return (unpack_quanta(quanta, bits, depth).astype(np.float32) - point) * scales[blocks]
 
 
+def largest_steps(arrays: Sequence[Array], attrs: Attrs) -> Array:
+    """How far a kernel may round each term of the rows ``[M, K]``: half of a step of its block."""
+    x, block, count = np.abs(arrays[0]), attrs["block"], attrs["bytes"]
+    assert isinstance(block, int)
+    assert isinstance(count, int)
+    starts = np.arange(0, x.shape[1], block)
+    tops = np.maximum.reduceat(x, starts, axis=1) if x.size else x[:, :0]
+    return np.repeat(tops, block, axis=1)[:, : x.shape[1]] / np.float32(2 * LARGEST[count])
+
+
 def _reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
     return np.asarray(np.matmul(arrays[0], dequantized(arrays, attrs)))
 
@@ -138,5 +157,34 @@ def _flops(types: Sequence[TensorType], attrs: Attrs, type: Type) -> int:
     return 2 * out_type(type).size * types[0].shape[-1]
 
 
-DEFAULTS: dict[str, AttrValue] = {"bits": 4, "block": 32, "zero": 0.0}
+def packed_product(
+    x: Value,
+    numbers: Array,
+    scales: Array,
+    zeros: Array,
+    *,
+    bits: int,
+    block: int,
+    bytes: int = 3,
+    name: str = "",
+) -> Call:
+    """The product of rows ``x [M, K]`` with whole ``numbers [K, N]`` (uint8), whose ``scales`` and
+    ``zeros [blocks, N]`` are float32."""
+    same = bool((zeros == zeros[0, 0]).all())
+    operands = [Constant(pack_quanta(numbers, bits), name), Constant(scales, name)]
+    if not same:
+        operands.append(Constant(_in_bytes(zeros), name))
+    zero = float(zeros[0, 0]) if same else 0.0
+    return call(
+        "packed_matmul", x, *operands, name=name, bits=bits, block=block, zero=zero, bytes=bytes
+    )
+
+
+def _in_bytes(zeros: Array) -> Array:
+    """Zero points as bytes, if they are such numbers."""
+    whole = np.clip(np.rint(zeros), 0, 255).astype(np.uint8)
+    return whole if bool((whole == zeros).all()) else zeros
+
+
+DEFAULTS: dict[str, AttrValue] = {"bits": 4, "block": 32, "zero": 0.0, "bytes": 3}
 register(Op("packed_matmul", _infer, _compute, _reference, Pattern.OUT_FUSABLE, DEFAULTS, _flops))

@@ -20,34 +20,46 @@ from numpy.typing import NDArray
 from tunefarm.compiler.evaluate import call_reference
 from tunefarm.compiler.ir import Call, Constant, Expr, IRModule, tensor_type
 from tunefarm.compiler.ops import call
-from tunefarm.compiler.ops.packed import BITS, pack_quanta, terms_of_group
-from tunefarm.compiler.space import packed_product
+from tunefarm.compiler.ops.packed import BITS, dequantized, packed_product, sizes_of
+from tunefarm.compiler.space.packed_product import applies, has_whole_groups
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.constants import permutation, reshape
 from tunefarm.compiler.transform.rewrite import Uses, rewrite_main
 
 Array = NDArray[Any]
-LEAST_TERMS, LEAST_COLUMNS = 16, 16
+LEAST_COLUMNS = 16
 MOST_ROWS_BESIDE_AMX = 16
 _SIGN = 128
-_LARGEST_SUM = 2**31  # of a block's products of bytes
 
 
 def pack_weights(module: IRModule, target: Target) -> IRModule:
     """Runs when quantised activations have met their weights, before constants are folded."""
-    if not packed_product.applies(target):
-        return module
-    most = MOST_ROWS_BESIDE_AMX if target.has("amx-bf16") else None
-
-    def rule(node: Call, uses: Uses) -> Expr | None:
-        return _packed(node, most)
-
-    return rewrite_main(module, [rule])
+    return rewrite_main(module, [lambda node, uses: _packed(node, target)])
 
 
 def plain_weights(module: IRModule, target: Target) -> IRModule:
-    """Weights that are still quantised are numbers, or words, from here on."""
-    return rewrite_main(module, [_plain])
+    """Weights that are still quantised are numbers, or words, from here on, and so are packed ones
+    that the target has no kernel for."""
+    return rewrite_main(module, [lambda node, uses: _unpacked(node, target), _plain])
+
+
+def _unpacked(node: Call, target: Target) -> Expr | None:
+    if node.op != "packed_matmul" or _keeps(node, target):
+        return None
+    x, *weights = node.args
+    known = [a.data for a in weights if isinstance(a, Constant)]
+    rows = np.zeros(tensor_type(x).shape, np.float32)
+    matrix = Constant(dequantized([rows, *known], node.attrs), node.name)
+    return call("matmul", x, matrix, name=node.name)
+
+
+def _keeps(node: Call, target: Target) -> bool:
+    """Whether a target has a kernel for weights that stay packed, and no faster one for floats."""
+    types = [tensor_type(a) for a in node.args]
+    rows, (depth, columns, bits, block) = types[0].shape[0], sizes_of(types, node.attrs)
+    few = rows <= MOST_ROWS_BESIDE_AMX or not target.has("amx-bf16")
+    enough = rows > 0 and min(depth, columns) >= LEAST_COLUMNS
+    return few and enough and has_whole_groups(depth, bits, block) and applies(target)
 
 
 def _plain(node: Call, uses: Uses) -> Expr | None:
@@ -72,48 +84,26 @@ class _Quantised:
     def block(self) -> int:
         return len(self.numbers) // len(self.scales)
 
+    def fits(self, bits: int) -> bool:
+        """Whether so many bits hold the numbers, and those of a block whole groups."""
+        exact = int(self.numbers.max(initial=0)) < 2**bits
+        return exact and has_whole_groups(len(self.numbers), bits, self.block)
 
-def _packed(node: Call, most_rows: int | None) -> Expr | None:
+
+def _packed(node: Call, target: Target) -> Expr | None:
     if node.op != "matmul" or node.attrs["transpose_a"] or node.attrs["out_dtype"]:
         return None
     x, weights = node.args
     shape = tensor_type(x).shape
-    rows = prod(shape[:-1])
-    if tensor_type(x).dtype != "float32" or (most_rows is not None and rows > most_rows):
+    found = _quantised(weights, bool(node.attrs["transpose_b"])) if applies(target) else None
+    if found is None or tensor_type(x).dtype != "float32":
         return None
-    found = _quantised(weights, bool(node.attrs["transpose_b"]))
-    if found is None or min(found.numbers.shape) < LEAST_TERMS or rows == 0:
-        return None
-    bits = _bits_of(found)
-    if bits is None:
-        return None
-    same = bool((found.zeros == found.zeros[0, 0]).all())
-    operands = [Constant(pack_quanta(found.numbers, bits), node.name), Constant(found.scales)]
-    if not same:
-        operands.append(Constant(_in_bytes(found.zeros)))
-    zero = float(found.zeros[0, 0]) if same else 0.0
-    flat = reshape(x, (rows, shape[-1]))
-    made = call(
-        "packed_matmul", flat, *operands, name=node.name, bits=bits, block=found.block, zero=zero
+    flat = reshape(x, (prod(shape[:-1]), shape[-1]))
+    bits = next((b for b in BITS if found.fits(b)), BITS[-1])
+    made = packed_product(
+        flat, found.numbers, found.scales, found.zeros, bits=bits, block=found.block, name=node.name
     )
-    return reshape(made, tensor_type(node).shape)
-
-
-def _bits_of(weights: _Quantised) -> int | None:
-    """The fewest bits that hold the numbers, of which a block's fill whole groups."""
-    largest, block = int(weights.numbers.max()), weights.block
-    alone = len(weights.scales) == 1
-    for bits in BITS:
-        whole = alone or block % terms_of_group(bits) == 0
-        if largest < 2**bits and whole and (2**bits - 1) * _SIGN * block < _LARGEST_SUM:
-            return bits
-    return None
-
-
-def _in_bytes(zeros: Array) -> Array:
-    """Zero points as bytes, if they are such numbers."""
-    whole = np.clip(np.rint(zeros), 0, 255).astype(np.uint8)
-    return whole if bool((whole == zeros).all()) else zeros
+    return reshape(made, tensor_type(node).shape) if _keeps(made, target) else None
 
 
 def _quantised(weights: Expr, transposed: bool) -> _Quantised | None:

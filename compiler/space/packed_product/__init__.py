@@ -1,21 +1,22 @@
 """Products with weights of a few bits, by dot products of bytes (VPDPBUSD).
 
     parallel over blocks of (panels of lanes, rows)
-      the block's rows as whole numbers of three bytes each     and their sums, by blocks of terms
+      the block's rows as whole numbers of 1 to 3 bytes         and their sums, by blocks of terms
       for panel: for tile of rows:                              rh × nv vectors
         total = 0
         for block of terms:                                     that share a scale
-          sums = 0                                              rh × nv × 3 vectors of int32, exact
+          sums = 0                                              rh × nv × bytes vectors, exact
           for group of terms: for neighbours in it:             a shift and a mask
             sums += bytes of the rows · weights
           total += scale · (sums in float32 - zero point · sum of the row)
         epilogue → result
 
-A row's terms that share a scale are rounded to whole numbers of 24 bits, the largest of them to
+A row's terms that share a scale are rounded to whole numbers, of three bytes the largest of them to
 8,355,000: as many bits as a float32 has. Their products with whole weights are summed exactly, so
 that what is off is mostly the rounding of a sum of blocks. Weights come from memory in an eighth of
-the bytes of float32 (of four bits), and an instruction does 64 multiply-adds, of which three make
-one of a number: so does a multiply-add of floats in 16, and has to make the weights floats before.
+the bytes of float32 (of four bits), and an instruction does 64 multiply-adds of bytes, three for
+one of a number: 21 of these, where a multiply-add of floats does 16 and has to make the weights
+floats before. A model that lets its activations be rounded to a byte takes a third of that.
 A target with ``-precision=strict`` leaves the method out. Of what is infinite comes NaN.
 """
 
@@ -41,8 +42,8 @@ from tunefarm.compiler.space.matrix_tiles import block_choices
 from tunefarm.compiler.space.packed_product.apply import instruction_of, schedule
 from tunefarm.compiler.space.packed_product.cycles import cycles
 from tunefarm.compiler.space.packed_product.program import (
-    PARTS,
     PackedProduct,
+    has_whole_groups,
     packed_product_of,
 )
 from tunefarm.compiler.target import Target
@@ -52,7 +53,7 @@ ROWS, VECTORS = (1, 2, 3, 4, 5, 6, 7), (1, 2, 3, 4, 5, 6)
 MAX_UNROLLED = 256  # instructions on bytes in a step
 MAX_HELD_BYTES = 1 << 20  # of a block's rows in bytes
 
-__all__ = ["applies", "schedule", "space"]
+__all__ = ["applies", "has_whole_groups", "schedule", "space"]
 
 
 def applies(target: Target) -> bool:
@@ -101,16 +102,16 @@ def _knobs(p: PackedProduct, lanes: int) -> tuple[Knob, ...]:
 
 def _constraints(p: PackedProduct, target: Target) -> tuple[Constraint, ...]:
     def fits_registers(k: Columns) -> Mask:
-        sums = whole(k, "rh") * whole(k, "nv") * (PARTS + 1)
+        sums = whole(k, "rh") * whole(k, "nv") * (p.bytes + 1)
         return sums + whole(k, "nv") + 1 <= target.vector_registers
 
     def small_code(k: Columns) -> Mask:
-        sums = whole(k, "rh") * whole(k, "nv") * PARTS
+        sums = whole(k, "rh") * whole(k, "nv") * p.bytes
         return sums * p.planes * whole(k, "ku") <= MAX_UNROLLED
 
     def rows_fit(k: Columns) -> Mask:
         rows = whole(k, "rh") * whole(k, "mb")
-        fits = rows * p.depth * PARTS <= MAX_HELD_BYTES
+        fits = rows * p.depth * p.bytes <= MAX_HELD_BYTES
         return (fits | (rows == 1)) & (whole(k, "mb") <= -(-p.rows // whole(k, "rh")))
 
     return (
@@ -125,21 +126,21 @@ def _nest(p: PackedProduct, target: Target, lanes: int, k: Columns) -> Nest:
     number."""
     one = np.ones(len(whole(k, "rh")), np.int64)
     depth = p.blocks * p.block_terms
-    axes = {"p": PARTS, "i": p.rows, "j": p.columns, "k": depth}
+    axes = {"p": p.bytes, "i": p.rows, "j": p.columns, "k": depth}
     vector = {"p": one, "i": one, "j": lanes * one, "k": NEIGHBOURS * one}
-    register = {**vector, "p": PARTS * one, "i": whole(k, "rh"), "j": lanes * whole(k, "nv")}
+    register = {**vector, "p": p.bytes * one, "i": whole(k, "rh"), "j": lanes * whole(k, "nv")}
     l1 = {**register, "k": p.block_terms * one}
     l2 = {**l1, "k": depth * one, "i": np.minimum(register["i"] * whole(k, "mb"), p.rows)}
     core = {**l2, "j": np.minimum(register["j"] * whole(k, "nb"), p.columns)}
     blocks = -(-p.rows // core["i"]) * -(-p.columns // core["j"])
     tiles = -(-p.rows // register["i"]) * register["i"]
     tiles = tiles * -(-p.columns // register["j"]) * register["j"]
-    executed = 2.0 * PARTS * depth * tiles / NEIGHBOURS
+    executed = 2.0 * p.bytes * depth * tiles / NEIGHBOURS
     extra = {n: whole(k, n).astype(np.float64) for n in ("mb", "nb", "ku")}
     extra["cycles"] = cycles(p, target, lanes, k)
     weights = (depth // NEIGHBOURS, p.columns)
     accesses = (
-        Access("rows", 1, (PARTS, p.rows, depth), ({"p": 1}, {"i": 1}, {"k": 1})),
+        Access("rows", 1, (p.bytes, p.rows, depth), ({"p": 1}, {"i": 1}, {"k": 1})),
         Access("weights", NEIGHBOURS, weights, ({"k": 1}, {"j": 1}), constant=True),
         Access("out", 4, (p.rows, p.columns), ({"i": 1}, {"j": 1}), write=True),
     )

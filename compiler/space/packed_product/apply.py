@@ -11,6 +11,7 @@ from tunefarm.compiler.space.nests import extent_of, fitting_lanes, loop_of, own
 from tunefarm.compiler.space.packed_product.program import (
     BYTES,
     INVERSE,
+    OFFSET,
     PRODUCT,
     STAGES,
     STEP,
@@ -120,11 +121,16 @@ def _sum_bytes(
 def _place_rows(program: PrimFunc, loop: Var, lanes: int) -> PrimFunc:
     """The rows of a block as bytes, and what is asked of their blocks of terms."""
     program = s.compute_at(program, BYTES, loop)
-    part, *rows, term = own_loops(program, BYTES, loop)
+    own = own_loops(program, BYTES, loop)
+    part, row, term = (
+        loop_of(program, BYTES, axis, own) for axis in s.find_block(program, BYTES).iters
+    )
+    assert term is not None
     program, (step, lane) = s.split(program, term, fitting_lanes(lanes, extent_of(program, term)))
-    program = s.reorder(program, *rows, step, part, lane)
-    program = in_registers(program, [part], lane)
-    for stage in (SUMS, INVERSE, STEP, TOP):
+    parts = [] if part is None else [part]
+    program = s.reorder(program, *([] if row is None else [row]), step, *parts, lane)
+    program = in_registers(program, parts, lane)
+    for stage in (OFFSET, SUMS, INVERSE, STEP, TOP):
         program = s.compute_at(program, stage, loop)
         own = own_loops(program, stage, loop)
         if not own:

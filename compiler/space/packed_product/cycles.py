@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tunefarm.compiler.space.columns import Numbers, whole
 from tunefarm.compiler.space.config import Columns
-from tunefarm.compiler.space.packed_product.program import PARTS, PackedProduct
+from tunefarm.compiler.space.packed_product.program import PackedProduct
 from tunefarm.compiler.space.product_cycles import fetched_cycles, overlapped, task_cycles
 from tunefarm.compiler.target import Target
 
@@ -36,10 +36,10 @@ def cycles(p: PackedProduct, target: Target, lanes: int, k: Columns) -> Numbers:
     groups = p.block_terms // p.group
     tiles, panels = -(-p.rows // rh), -(-p.columns // (nv * lanes))
     unpacked = nv * (2 * p.planes - 1 if p.planes > 1 else 1)
-    work = (p.planes * nv * rh * PARTS + unpacked) / 2
+    work = (p.planes * nv * rh * p.bytes + unpacked) / 2
     step = np.maximum(work, p.planes * LATENCY)
     block = groups * step + rh * nv * SUMMED / 2 + BLOCK
-    held = rh * PARTS * float(p.blocks * p.block_terms)
+    held = rh * p.bytes * float(p.blocks * p.block_terms)
     far = np.where(held > NEAR_SHARE * target.l1_bytes, held / FAR_BYTES, 0.0)
     row_blocks, panel_blocks = -(-tiles // mb), -(-panels // nb)
     tasks = row_blocks * panel_blocks

@@ -2,14 +2,15 @@
 and what is fused.
 
     top[i, b]            = the largest |x[i, k]| of block b
-    step[i, b]           = top / LIMIT
+    step[i, b]           = top over the largest number of P bytes
     inverse[i, b]        = 1 / step, and 0 of a block of zeros
     parts[q, i, k]       = byte q of round(x[i, k] · inverse), the highest first, from -128 to 127
-    sums[i, b]           = -Σ_k x[i, k] of block b, times the zero point where all have the same
+    sums[i, b]           = -Σ_k round(x[i, k] · inverse) of block b, times the zero point of all
+    offset[i, b]         = sums · step
     product[q, i, b, j]  = Σ_k parts[q, i, k] · w[k, j] of block b                     int32, exact
-    total[i, j]          = Σ_b scales[b, j] · (whole · step + zeros[b, j] · sums)
+    total[i, j]          = Σ_b scales[b, j] · (whole · step + zeros[b, j] · offset)
 
-with whole = Σ_q 256^(2 - q) · product[q, i, b, j].
+with whole = Σ_q 256^(P - 1 - q) · product[q, i, b, j].
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tunefarm.compiler import te
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Call, Function, Tuple, Var, post_order, tensor_type
 from tunefarm.compiler.ops.packed import (
+    LARGEST,
     NEIGHBOURS,
     quantum,
     sizes_of,
@@ -34,20 +36,18 @@ from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Expr, binary
 
-PARTS = 3  # bytes of a number: as many bits as a float32 has beside its exponent
-LIMIT = 8_355_000.0  # the largest number in parts, a little below 127 · (256² + 256 + 1)
 TINY = 1e-36  # a step below it makes zeros of a block
 TOP, STEP, INVERSE, BYTES = "top", "step", "inverse", "parts"
-SUMS, PRODUCT, TOTAL = "sums", "product", "total"
-STAGES = (TOP, STEP, INVERSE, BYTES, SUMS, PRODUCT, TOTAL)
+SUMS, OFFSET, PRODUCT, TOTAL = "sums", "offset", "product", "total"
+STAGES = (TOP, STEP, INVERSE, BYTES, SUMS, OFFSET, PRODUCT, TOTAL)
 
 
 @dataclass(frozen=True, slots=True)
 class PackedProduct:
     """A fused product of ``[rows, depth]`` with weights of ``bits`` in blocks of ``block`` terms.
 
-    ``quanta`` and ``parameters`` are the numbers of the function's parameters that hold weights,
-    and their scales and zero points.
+    Rows are numbers of so many ``bytes``. ``quanta`` and ``parameters`` are the numbers of the
+    function's parameters that hold weights, and their scales and zero points.
     """
 
     function: Function
@@ -59,6 +59,7 @@ class PackedProduct:
     columns: int
     bits: int
     block: int
+    bytes: int
 
     @property
     def group(self) -> int:
@@ -101,11 +102,19 @@ def packed_product_of(function: Function) -> PackedProduct | None:
     types = [tensor_type(a) for a in anchor.args]
     depth, columns, bits, block = sizes_of(types, anchor.attrs)
     quanta, *parameters = (places[a] for a in weights if isinstance(a, Var))
+    rows, count = types[0].shape[0], anchor.attrs["bytes"]
+    assert isinstance(count, int)
     p = PackedProduct(
-        function, anchor, quanta, tuple(parameters), types[0].shape[0], depth, columns, bits, block
+        function, anchor, quanta, tuple(parameters), rows, depth, columns, bits, block, count
     )
-    whole_groups = p.blocks == 1 or block % p.group == 0 == depth % block
-    return p if whole_groups and columns > 1 else None
+    return p if has_whole_groups(depth, bits, block) and columns > 1 else None
+
+
+def has_whole_groups(depth: int, bits: int, block: int) -> bool:
+    """Whether blocks of terms end where groups do, the last block is whole, or the only one, and
+    sums of a block's products of bytes fit int32."""
+    whole = block >= depth or block % terms_of_group(bits) == 0 == depth % block
+    return whole and (2**bits - 1) * 128 * min(block, depth) < 2**31
 
 
 @lru_cache(maxsize=64)
@@ -130,25 +139,27 @@ def _stages(p: PackedProduct, rows: int, columns: int, args: Sequence[te.Tensor]
     def value(i: Expr, k: Expr) -> Expr:
         return zero_beyond(zero_beyond(x[i, k], i, p.rows, rows), k, p.depth, depth)
 
-    k = te.reduce_axis(size)
-    top = te.compute(
-        (rows, p.blocks),
-        lambda i, b: te.max(te.intrinsic("abs", value(i, b * size + k)), [k]),
-        TOP,
-    )
-    limit = te.const(1 / LIMIT, "float32")
-    step = te.compute((rows, p.blocks), lambda i, b: top[i, b] * limit, STEP)
-    inverse = te.compute((rows, p.blocks), lambda i, b: _inverse(step[i, b]), INVERSE)
+    def rounded(i: Expr, k: Expr, b: Expr) -> Expr:
+        return te.intrinsic("round", value(i, k) * inverse[i, b])
+
+    k, n = te.reduce_axis(size), te.reduce_axis(size, "n")
+    each, one = (rows, p.blocks), te.const(1, "float32")
+
+    def largest(i: Expr, b: Expr) -> te.Reduce:
+        return te.max(te.intrinsic("abs", value(i, b * size + k)), [k])
+
+    top = te.compute(each, largest, TOP)
+    limit = te.const(1 / LARGEST[p.bytes], "float32")
+    step = te.compute(each, lambda i, b: top[i, b] * limit, STEP)
+    inverse = te.compute(each, lambda i, b: _inverse(step[i, b]), INVERSE)
     parts = te.compute(
-        (PARTS, rows, depth),
-        lambda q, i, k: te.one_of(q, _bytes(value(i, k) * inverse[i, k // size])),
+        (p.bytes, rows, depth),
+        lambda q, i, k: te.one_of(q, _bytes(rounded(i, k, k // size), p.bytes)),
         BYTES,
     )
-    n = te.reduce_axis(size, "n")
-    zero = te.const(0, "float32") - (te.const(1, "float32") if zeros else zero_of(p.anchor.attrs))
-    sums = te.compute(
-        (rows, p.blocks), lambda i, b: te.sum(value(i, b * size + n) * zero, [n]), SUMS
-    )
+    zero = te.const(0, "float32") - (one if zeros else zero_of(p.anchor.attrs))
+    sums = te.compute(each, lambda i, b: te.sum(rounded(i, b * size + n, b) * zero, [n]), SUMS)
+    offset = te.compute(each, lambda i, b: sums[i, b] * step[i, b], OFFSET)
     group = te.reduce_axis(size // p.group, "g")
     plane, term = te.reduce_axis(p.planes, "s"), te.reduce_axis(NEIGHBOURS, "t")
 
@@ -157,15 +168,17 @@ def _stages(p: PackedProduct, rows: int, columns: int, args: Sequence[te.Tensor]
         right = quantum(quanta, p.bits, b * (size // p.group) + group, plane, j, term)
         return te.sum(te.cast(left, "int32") * te.cast(right, "int32"), [group, plane, term])
 
-    product = te.compute((PARTS, rows, p.blocks, columns), summed, PRODUCT)
+    product = te.compute((p.bytes, rows, p.blocks, columns), summed, PRODUCT)
     b = te.reduce_axis(p.blocks, "b")
 
     def summed_up(i: Expr, j: Expr) -> te.Reduce:
         whole: Expr = te.cast(product[0, i, b, j], "float32")
-        for q in range(1, PARTS):
+        for q in range(1, p.bytes):
             whole = whole * te.const(256, "float32") + te.cast(product[q, i, b, j], "float32")
-        point = te.cast(zeros[0][b, j], "float32") * sums[i, b] if zeros else sums[i, b]
-        return te.sum(scales[b, j] * (whole * step[i, b] + point), [b])
+        moved: Expr = offset[i, b]
+        if zeros:
+            moved = te.cast(zeros[0][b, j], "float32") * moved
+        return te.sum(scales[b, j] * (whole * step[i, b] + moved), [b])
 
     total = te.compute((rows, columns), summed_up, TOTAL)
     return te.compute((p.rows, p.columns), lambda i, j: total[i, j], "rows")
@@ -177,11 +190,11 @@ def _inverse(step: Expr) -> Expr:
     return te.if_then_else(te.const(TINY, "float32") < step, some, te.const(0, "float32"))
 
 
-def _bytes(value: Expr) -> list[Expr]:
-    """A number rounded to a whole one in three digits of base 256 from -128 to 127."""
-    rest = te.cast(te.intrinsic("round", value), "int32")
+def _bytes(value: Expr, count: int) -> list[Expr]:
+    """A whole number in digits of base 256 from -128 to 127, the highest first."""
+    rest = te.cast(value, "int32")
     found: list[Expr] = []
-    while len(found) < PARTS:
+    while len(found) < count:
         digit = te.cast(rest, "int8")
         found.insert(0, digit)
         rest = binary("shr", rest - te.cast(digit, "int32"), te.const(8, "int32"))

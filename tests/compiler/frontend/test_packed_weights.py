@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tunefarm.compiler.errors import ModelError
 from tunefarm.compiler.frontend.onnx import from_onnx
+from tunefarm.compiler.target import Target
 
+import tunefarm
 from tests.compiler.frontend.beside_onnxruntime import (
     RNG,
     Array,
@@ -73,6 +76,21 @@ def test_scales_of_either_sign(signs: int) -> None:
     turned = numpy_helper.to_array(scales) * RNG.choice([1, signs], (37, 2)).astype(np.float32)
     scales.CopyFrom(numpy_helper.from_array(turned, scales.name))
     assert_alike(model, feeds)
+
+
+@pytest.mark.parametrize("level, tolerance", [(1, 1e-5), (2, 1e-4), (3, 1e-4), (4, 1e-2)])
+def test_rows_may_be_rounded_as_the_model_says(level: int, tolerance: float) -> None:
+    """Beside onnxruntime in float32."""
+    model, feeds = product((5, 256), 4, 32, rows=37, accuracy_level=level)
+    ours = tunefarm.build(from_onnx(model)).run(feeds)["o0"]
+    for attribute in model.graph.node[0].attribute:
+        if attribute.name == "accuracy_level":
+            attribute.i = 1
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    (theirs,) = session.run(None, feeds)
+    error = np.abs(ours - theirs).max() / np.abs(theirs).max()
+    assert error < tolerance
+    assert level != 4 or error > 1e-5 or not Target.host().has("avx512vnni")
 
 
 @pytest.mark.parametrize("rows", [7, 37])

@@ -33,7 +33,14 @@ bounded = settings(max_examples=12, deadline=None, derandomize=True, database=No
 
 
 def product(
-    m: int, k: int, n: int, bits: int, block: int, zeros: str = "", residual: bool = False
+    m: int,
+    k: int,
+    n: int,
+    bits: int,
+    block: int,
+    zeros: str = "",
+    residual: bool = False,
+    count: int = 3,
 ) -> Function:
     """A product with zero points of a dtype, or the middle of what the bits can say."""
     blocks = -(-k // block)
@@ -44,7 +51,7 @@ def product(
     params = tuple(Var(f"p{i}", TensorType(*t)) for i, t in enumerate(types))
     middle = 0.0 if zeros else 2.0 ** (bits - 1)
     first = 3 + bool(zeros)
-    body = call("packed_matmul", *params[:first], bits=bits, block=block, zero=middle)
+    body = call("packed_matmul", *params[:first], bits=bits, block=block, zero=middle, bytes=count)
     for operand in params[first:]:
         body = call("add", body, operand)
     body = call("relu", body) if residual else body
@@ -91,19 +98,33 @@ def test_packing_keeps_all_numbers(bits: int, depth: int) -> None:
         st.tuples(st.integers(1, 70), st.just(128)),
         st.tuples(st.sampled_from([32, 96, 160]), st.sampled_from([16, 32])),
     ),
-    st.sampled_from(["", "uint8", "float32"]), st.booleans(), st.sampled_from([*RUNS]),
-    st.integers(0, 9999),
+    st.sampled_from(["", "uint8", "float32"]), st.booleans(), st.sampled_from([3, 3, 2, 1]),
+    st.sampled_from([*RUNS]), st.integers(0, 9999),
 )  # fmt: skip
 def test_random_shapes(
-    bits: int, m: int, n: int, depth: tuple[int, int], zeros: str, residual: bool,
+    bits: int, m: int, n: int, depth: tuple[int, int], zeros: str, residual: bool, count: int,
     target: Target, seed: int,
 ) -> None:  # fmt: skip
     """Of one block with terms beyond its last group, and of several."""
-    function = product(m, depth[0], n, bits, depth[1], zeros, residual)
+    function = product(m, depth[0], n, bits, depth[1], zeros, residual, count)
     rng = np.random.default_rng(seed)
     arrays = draw(function, rng)
     for config in configs(space_of(function, target), rng, 2):
         verify(function, target, config, arrays, RUNS[target])
+
+
+@pytest.mark.parametrize(("count", "digits"), [(1, 7), (2, 15), (3, 22)])
+def test_fewer_bytes_round_rows_alone(count: int, digits: int) -> None:
+    """Off by half a step of each block's largest number, and no more."""
+    function = product(5, 128, 48, 4, 32, "uint8", count=count)
+    arrays = draw(function, np.random.default_rng(count))
+    made, (wanted,) = result_of(function, arrays), evaluate(function, arrays)
+    weights = np.abs(dequantized(arrays, function.body.attrs))  # type: ignore[union-attr]
+    off = np.abs(made - wanted)
+    tops = np.abs(arrays[0]).reshape(5, 4, 32).max(-1).repeat(32, 1)
+    rounding = 1e-6 * (np.abs(arrays[0]) @ weights)
+    assert (off <= 2.0 ** -(digits + 1) * 1.01 * (tops @ weights) + rounding).all()
+    assert off.max() > 2.0 ** -(digits + 8) * np.abs(wanted).max() or count == 3
 
 
 @pytest.mark.parametrize(("bits", "block"), [(4, 32), (4, 1024), (8, 1024), (2, 16)])

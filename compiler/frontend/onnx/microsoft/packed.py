@@ -1,8 +1,5 @@
-"""Converters of operators on weights of a few bits.
-
-Products dequantise whole numbers in the graph, which the pass ``pack_weights`` may leave in their
-bits; tables are constants of floats.
-"""
+"""Converters of operators on weights of a few bits: products keep these, tables are constants of
+floats."""
 
 from __future__ import annotations
 
@@ -25,9 +22,11 @@ from tunefarm.compiler.frontend.onnx.node import (
 )
 from tunefarm.compiler.frontend.onnx.shape import gather
 from tunefarm.compiler.ir import Constant, Expr
-from tunefarm.compiler.ops import call
+from tunefarm.compiler.ops.packed import packed_product
 
 Array = NDArray[Any]
+
+_BYTES = {2: 2, 3: 2, 4: 1}  # for float16 and bfloat16, and bytes; level 1 is float32
 
 
 def _bits(node: Node) -> int:
@@ -87,39 +86,36 @@ def _rows(node: Node, index: int, name: str, count: int) -> Array:
 
 
 def _matmul(node: Node) -> Expr:
-    """A · Bᵀ + bias of B [N, K] in bytes with scales and zero points; in the graph B is whole
-    numbers [N, blocks, block], dequantised."""
+    """A · Bᵀ + bias of B [N, K] in bytes with scales and zero points. What ``accuracy_level`` says
+    of A, a kernel may do: its numbers keep as many bits in one byte, two or three."""
     refuse(node, {"weight_prepacked": 0}, {4: "g_idx"})
     count, depth, block = (positive(node, name) for name in ("N", "K", "block_size"))
     data, scales = _rows(node, 1, "B", count), _rows(node, 2, "scales", count)
     zeros = _rows(node, 3, "zero_points", count) if node.has(3) else None
     if data.dtype != np.uint8:
         raise Unsupported(f"B of {data.dtype.name}, and must be bytes (uint8)")
-    numbers, columns = _unpacked(data, _bits(node)), shape_of(node.x)[-1:]
+    bits, columns = _bits(node), shape_of(node.x)[-1:]
+    numbers = _unpacked(data, bits)
     if numbers.shape[1] < depth or columns != (depth,):
         raise Unsupported(
             f"rows of {numbers.shape[1]} numbers, and of {columns} in the data, for K={depth}"
         )
-    weights = _weights(node, numbers[:, :depth], scales, zeros, block)
-    wide = cast(node.x, dtype_of(weights))
-    y = cast(node.emit("matmul", wide, weights, transpose_b=True), dtype_of(node.x))
-    return node.emit("add", y, node.input(5)) if node.has(5) else y
-
-
-def _weights(node: Node, numbers: Array, scales: Array, zeros: Array | None, block: int) -> Expr:
-    """The matrix [N, K] in float32; in the scales' type where blocks do not divide K."""
-    bits, (count, depth) = _bits(node), numbers.shape
     points = _zero_points(scales, zeros, bits)
     for name, given in (("scales", scales), ("zero_points", points)):
-        _check_blocks(name, given, numbers.shape, block)
-    if depth % block:
-        return Constant(_dequantized(numbers, scales, zeros, bits, block), node.name)
-    blocks = depth // block
-    parameters = (
-        Constant(p[:, :blocks, None].astype(np.float32), node.name) for p in (scales, points)
+        _check_blocks(name, given, (count, depth), block)
+    blocks = -(-depth // block)
+    shape = shape_of(node.x)
+    y = packed_product(
+        reshape(cast(node.x, "float32"), (prod(shape[:-1]), depth)),
+        np.ascontiguousarray(numbers[:, :depth].T),
+        *(np.ascontiguousarray(p[:, :blocks].T.astype(np.float32)) for p in (scales, points)),
+        block=block,
+        bits=bits,
+        bytes=_BYTES.get(int(node.attr("accuracy_level", 0)), 3),
+        name=node.name,
     )
-    parts = Constant(numbers.reshape(count, blocks, block), node.name)
-    return reshape(call("dequantize", parts, *parameters, name=node.name), (count, depth))
+    y = cast(reshape(y, (*shape[:-1], count)), dtype_of(node.x))
+    return node.emit("add", y, node.input(5)) if node.has(5) else y
 
 
 def _gather(node: Node) -> Expr:
