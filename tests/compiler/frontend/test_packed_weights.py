@@ -11,6 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tunefarm.compiler.errors import ModelError
 from tunefarm.compiler.frontend.onnx import from_onnx
+from tunefarm.compiler.frontend.onnx.node import shape_of
+from tunefarm.compiler.ir import Constant, post_order
 from tunefarm.compiler.target import Target
 
 import tunefarm
@@ -113,7 +115,12 @@ def test_rows_of_a_packed_table(bits: int, zeros: bool) -> None:
     rows = RNG.integers(0, 11, (2, 5))
     inputs = [packed(11, 40, bits), rows, scales, packed(11, 3, bits) if zeros else None]
     attrs = {"bits": bits, "block_size": 16}
-    assert_alike(*model_of("GatherBlockQuantized", inputs, (0, 2, 3), **attrs))
+    model, feeds = model_of("GatherBlockQuantized", inputs, (0, 2, 3), **attrs)
+    assert_alike(model, feeds)
+    constants = [n for n in post_order(from_onnx(model).main.body) if isinstance(n, Constant)]
+    assert max(n.data.nbytes for n in constants) <= max(11 * 40 * bits // 8, 11 * 3 * 4)
+    along = model_of("GatherBlockQuantized", inputs, (0, 2, 3), **attrs, gather_axis=1)
+    assert shape_of(from_onnx(along[0]).main.body) == (11, 2, 5)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,4 @@
-"""Converters of operators on weights of a few bits: products keep these, tables are constants of
-floats."""
+"""Converters of operators on weights of a few bits, which stay so in the graph."""
 
 from __future__ import annotations
 
@@ -15,10 +14,13 @@ from tunefarm.compiler.frontend.onnx.node import (
     Node,
     Unsupported,
     axis_of,
+    broadcast_to,
     cast,
     dtype_of,
+    expand_dims,
     reshape,
     shape_of,
+    take_range,
 )
 from tunefarm.compiler.frontend.onnx.shape import gather
 from tunefarm.compiler.ir import Constant, Expr
@@ -43,27 +45,24 @@ def _unpacked(data: Array, bits: int) -> Array:
     return numbers.reshape(*data.shape[:-1], prod(data.shape[-1:]) * len(shifts))
 
 
-def _dequantized(
-    numbers: Array, scales: Array, zeros: Array | None, bits: int, block: int
-) -> Array:
-    """(number - zero) · scale in the scales' type; scales and zero points are one for each block of
-    neighbours in a row. Zero points are numbers, or bytes as the weights are; without them it is
-    the middle of what the bits can say."""
-    zeros = _zero_points(scales, zeros, bits)
-    for name, given in (("scales", scales), ("zero_points", zeros)):
-        _check_blocks(name, given, numbers.shape, block)
+def _dequantized(numbers: Array, scales: Array, points: Array, block: int) -> Array:
+    """(number - zero point) · scale in the scales' type; scales and zero points are one for each
+    block of neighbours in a row."""
     places = np.arange(numbers.shape[-1]) // block
     values = numbers.astype(np.float32)
-    values -= zeros[..., places]
+    values -= points[..., places]
     values *= scales[..., places]
     return values.astype(scales.dtype, copy=False)
 
 
 def _zero_points(scales: Array, zeros: Array | None, bits: int) -> Array:
-    """A zero point for each scale, in its type."""
+    """A zero point for each scale, in its type. They are numbers, or bytes as the weights are;
+    without them it is the middle of what the bits can say."""
     if zeros is None:
         return np.full_like(scales, 2 ** (bits - 1))
-    return _unpacked(zeros, bits).astype(scales.dtype) if zeros.dtype == np.uint8 else zeros
+    if zeros.dtype != np.uint8:
+        return zeros
+    return _unpacked(zeros, bits)[..., : scales.shape[-1]].astype(scales.dtype)
 
 
 def _check_blocks(name: str, given: Array, shape: tuple[int, ...], block: int) -> None:
@@ -119,8 +118,8 @@ def _matmul(node: Node) -> Expr:
 
 
 def _gather(node: Node) -> Expr:
-    """Rows, or others along ``gather_axis``, of a table in bytes; in the graph it is a constant of
-    the scales' type."""
+    """Rows, or others along ``gather_axis``, of a table in bytes, which are numbers once they are
+    read; along the axis of its blocks, of one that is a constant of numbers."""
     data, scales = node.constant(0, "data"), node.constant(2, "scales")
     zeros = node.constant(3, "zero_points") if node.has(3) else None
     axis = axis_of(int(node.attr("quantize_axis", 1)), data.ndim)
@@ -130,9 +129,31 @@ def _gather(node: Node) -> Expr:
             "supported"
         )
     block, bits = positive(node, "block_size", 128), _bits(node)
-    table = _dequantized(_unpacked(data, bits), scales, zeros, bits, block)
     along = axis_of(int(node.attr("gather_axis", 0)), data.ndim)
-    return gather(Constant(table, node.name), node.input(1), along, node.name)
+    points = _zero_points(scales, zeros, bits)
+    count = data.shape[-1] * 8 // bits
+    for name, given in (("scales", scales), ("zero_points", points)):
+        _check_blocks(name, given, (*data.shape[:-1], count), block)
+
+    def found(table: Array) -> Expr:
+        return gather(Constant(table, node.name), node.input(1), along, node.name)
+
+    if along == axis:
+        return found(_dequantized(_unpacked(data, bits), scales, points, block))
+    shifts, mask = np.arange(0, 8, bits, dtype=np.uint8), np.uint8(2**bits - 1)
+    parts = node.emit("right_shift", expand_dims(found(data), [-1]), Constant(shifts))
+    numbers = node.emit("bitwise_and", parts, Constant(mask))
+    wide = cast(reshape(numbers, (*shape_of(numbers)[:-2], count)), "float32")
+    scale, point = (_spread(found(p.astype(np.float32)), block, count) for p in (scales, points))
+    y = node.emit("multiply", node.emit("subtract", wide, point), scale)
+    return cast(y, scales.dtype.name)
+
+
+def _spread(parameter: Expr, block: int, count: int) -> Expr:
+    """A number for each block as one for each of so many numbers, the last axis."""
+    *rows, blocks = shape_of(parameter)
+    each = broadcast_to(expand_dims(parameter, [-1]), (*rows, blocks, block))
+    return take_range(reshape(each, (*rows, blocks * block)), len(rows), 0, count)
 
 
 CONVERTERS: dict[str, Converter] = {"MatMulNBits": _matmul, "GatherBlockQuantized": _gather}
