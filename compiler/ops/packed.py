@@ -29,6 +29,7 @@ from tunefarm.compiler.tir.ir import Expr, Operand, binary
 BITS = (2, 4, 8)
 LARGEST = {1: 127.0, 2: 32_639.0, 3: 8_355_000.0}  # that bytes hold which are from -128 to 127 each
 NEIGHBOURS = 4  # terms side by side, a byte each
+_WORDS_AT_ONCE = 1 << 16  # as the caches hold
 
 
 def terms_of_group(bits: int) -> int:
@@ -49,6 +50,36 @@ def pack_quanta(w: Array, bits: int) -> Array:
     for plane in range(planes):
         packed |= parts[:, plane] << np.uint8(bits * plane)
     return np.ascontiguousarray(packed.transpose(0, 2, 1))
+
+
+def regroup_quanta(rows: Array, bits: int) -> Array:
+    """Numbers of each column in the bytes of a row, ``[N, bytes]``, the lowest bits first, as bytes
+    ``[groups, N, 4]``; what the last group has beyond them is zeros."""
+    columns, width = rows.shape
+    groups = -(-width // NEIGHBOURS)
+    if width % NEIGHBOURS:
+        rows = np.pad(rows, ((0, 0), (0, groups * NEIGHBOURS - width)))
+    words = np.ascontiguousarray(rows).view("<u4")
+    moved = np.empty((groups, columns), "<u4")
+    step = max(1, _WORDS_AT_ONCE // max(groups, 1))
+    for start in range(0, columns, step):
+        moved[:, start : start + step] = _regrouped(words[start : start + step], bits).T
+    return moved.view(np.uint8).reshape(groups, columns, NEIGHBOURS)
+
+
+def _regrouped(words: Array, bits: int) -> Array:
+    """Words whose numbers lie one behind the other with those of a plane in the four bytes."""
+    masks: dict[int, int] = {}  # of the bits that move as far
+    for plane in range(8 // bits):
+        for byte in range(NEIGHBOURS):
+            place = bits * (NEIGHBOURS * plane + byte)
+            by = 8 * byte + bits * plane - place
+            masks[by] = masks.get(by, 0) | (2**bits - 1) << place
+    result = np.zeros_like(words)
+    for by, mask in masks.items():
+        some = words & np.uint32(mask)
+        result |= some << np.uint32(by) if by > 0 else some >> np.uint32(-by)
+    return result
 
 
 def unpack_quanta(quanta: Array, bits: int, depth: int) -> Array:
@@ -159,7 +190,7 @@ def _flops(types: Sequence[TensorType], attrs: Attrs, type: Type) -> int:
 
 def packed_product(
     x: Value,
-    numbers: Array,
+    quanta: Array,
     scales: Array,
     zeros: Array,
     *,
@@ -168,10 +199,10 @@ def packed_product(
     bytes: int = 3,
     name: str = "",
 ) -> Call:
-    """The product of rows ``x [M, K]`` with whole ``numbers [K, N]`` (uint8), whose ``scales`` and
-    ``zeros [blocks, N]`` are float32."""
+    """The product of rows ``x [M, K]`` with packed weights, whose ``scales`` and ``zeros``
+    ``[blocks, N]`` are float32."""
     same = bool((zeros == zeros[0, 0]).all())
-    operands = [Constant(pack_quanta(numbers, bits), name), Constant(scales, name)]
+    operands = [Constant(quanta, name), Constant(scales, name)]
     if not same:
         operands.append(Constant(_in_bytes(zeros), name))
     zero = float(zeros[0, 0]) if same else 0.0

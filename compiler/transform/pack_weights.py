@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tunefarm.compiler.evaluate import call_reference
 from tunefarm.compiler.ir import Call, Constant, Expr, IRModule, tensor_type
 from tunefarm.compiler.ops import call
-from tunefarm.compiler.ops.packed import BITS, dequantized, packed_product, sizes_of
+from tunefarm.compiler.ops.packed import BITS, dequantized, pack_quanta, packed_product, sizes_of
 from tunefarm.compiler.space.packed_product import applies, has_whole_groups
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.constants import permutation, reshape
@@ -100,8 +100,9 @@ def _packed(node: Call, target: Target) -> Expr | None:
         return None
     flat = reshape(x, (prod(shape[:-1]), shape[-1]))
     bits = next((b for b in BITS if found.fits(b)), BITS[-1])
+    quanta = pack_quanta(found.numbers, bits)
     made = packed_product(
-        flat, found.numbers, found.scales, found.zeros, bits=bits, block=found.block, name=node.name
+        flat, quanta, found.scales, found.zeros, bits=bits, block=found.block, name=node.name
     )
     return reshape(made, tensor_type(node).shape) if _keeps(made, target) else None
 

@@ -17,7 +17,13 @@ from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.ir import Function, TensorType, Var
 from tunefarm.compiler.ops import call
-from tunefarm.compiler.ops.packed import dequantized, pack_quanta, terms_of_group, unpack_quanta
+from tunefarm.compiler.ops.packed import (
+    dequantized,
+    pack_quanta,
+    regroup_quanta,
+    terms_of_group,
+    unpack_quanta,
+)
 from tunefarm.compiler.space import ConfigSpace, config_space, packed_product, schedule_workload
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.transform.lower import lower
@@ -89,6 +95,12 @@ def test_packing_keeps_all_numbers(bits: int, depth: int) -> None:
     packed = pack_quanta(numbers, bits)
     assert packed.shape == (-(-depth // terms_of_group(bits)), 5, 4)
     np.testing.assert_array_equal(unpack_quanta(packed, bits, depth), numbers)
+    planes = 8 // bits
+    whole = np.zeros((5, -(-depth // planes) * planes), np.uint8)
+    whole[:, :depth] = numbers.T
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    rows = np.bitwise_or.reduce(whole.reshape(5, -1, planes) << shifts, axis=2, dtype=np.uint8)
+    np.testing.assert_array_equal(regroup_quanta(rows, bits), packed)
 
 
 @bounded

@@ -24,7 +24,7 @@ from tunefarm.compiler.frontend.onnx.node import (
 )
 from tunefarm.compiler.frontend.onnx.shape import gather
 from tunefarm.compiler.ir import Constant, Expr
-from tunefarm.compiler.ops.packed import packed_product
+from tunefarm.compiler.ops.packed import packed_product, regroup_quanta
 
 Array = NDArray[Any]
 
@@ -94,11 +94,9 @@ def _matmul(node: Node) -> Expr:
     if data.dtype != np.uint8:
         raise Unsupported(f"B of {data.dtype.name}, and must be bytes (uint8)")
     bits, columns = _bits(node), shape_of(node.x)[-1:]
-    numbers = _unpacked(data, bits)
-    if numbers.shape[1] < depth or columns != (depth,):
-        raise Unsupported(
-            f"rows of {numbers.shape[1]} numbers, and of {columns} in the data, for K={depth}"
-        )
+    numbers = data.shape[1] * 8 // bits
+    if numbers < depth or columns != (depth,):
+        raise Unsupported(f"rows of {numbers} numbers, and of {columns} in the data, for K={depth}")
     points = _zero_points(scales, zeros, bits)
     for name, given in (("scales", scales), ("zero_points", points)):
         _check_blocks(name, given, (count, depth), block)
@@ -106,7 +104,7 @@ def _matmul(node: Node) -> Expr:
     shape = shape_of(node.x)
     y = packed_product(
         reshape(cast(node.x, "float32"), (prod(shape[:-1]), depth)),
-        np.ascontiguousarray(numbers[:, :depth].T),
+        regroup_quanta(data[:, : -(-depth * bits // 8)], bits),
         *(np.ascontiguousarray(p[:, :blocks].T.astype(np.float32)) for p in (scales, points)),
         block=block,
         bits=bits,
