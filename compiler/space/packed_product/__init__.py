@@ -50,6 +50,8 @@ from tunefarm.compiler.target import Target
 
 NAME, VERSION = "packed_product", 1
 ROWS, VECTORS = (1, 2, 3, 4, 5, 6, 7), (1, 2, 3, 4, 5, 6)
+AHEAD = (0, 2, 4, 8, 16)  # blocks of terms whose weights are asked for before they are read
+DEFAULT_AHEAD = 4  # 4096² of one row from memory 0.78 × the time, from the caches level
 MAX_UNROLLED = 256  # instructions on bytes in a step
 MAX_HELD_BYTES = 1 << 20  # of a block's rows in bytes
 
@@ -82,9 +84,12 @@ def space(function: Function, target: Target) -> SketchSpace | None:
 def _default_of(p: PackedProduct, target: Target, lanes: int) -> Config:
     """The config of the fewest cycles in the model."""
     choices = {k.name: k.choices for k in _knobs(p, lanes)}
-    unroll = {"ku": int(choices.pop("ku")[:2][-1])}
+    ahead, unroll = choices.pop("prefetch"), int(choices.pop("ku")[:2][-1])
     limits = _constraints(p, target)
-    found, _ = cheapest(choices, unroll, limits, lambda k: cycles(p, target, lanes, k))
+    fixed = {"ku": unroll, "prefetch": 0}
+    found, _ = cheapest(choices, fixed, limits, lambda k: cycles(p, target, lanes, k))
+    if found["rh"] >= p.rows and DEFAULT_AHEAD in ahead:  # weights are read once
+        found["prefetch"] = DEFAULT_AHEAD
     return {"sketch": NAME, **found}
 
 
@@ -97,6 +102,7 @@ def _knobs(p: PackedProduct, lanes: int) -> tuple[Knob, ...]:
         Knob("mb", block_choices(p.rows, [int(n) for n in rows])),
         Knob("nb", block_choices(vectors, (1, 2, 3, 4, 6))),
         Knob("ku", tuple(n for n in (1, 2, 4) if groups % n == 0)),
+        Knob("prefetch", AHEAD if p.blocks > 1 else (0,)),
     )
 
 
@@ -136,7 +142,7 @@ def _nest(p: PackedProduct, target: Target, lanes: int, k: Columns) -> Nest:
     tiles = -(-p.rows // register["i"]) * register["i"]
     tiles = tiles * -(-p.columns // register["j"]) * register["j"]
     executed = 2.0 * p.bytes * depth * tiles / NEIGHBOURS
-    extra = {n: whole(k, n).astype(np.float64) for n in ("mb", "nb", "ku")}
+    extra = {n: whole(k, n).astype(np.float64) for n in ("mb", "nb", "ku", "prefetch")}
     extra["cycles"] = cycles(p, target, lanes, k)
     weights = (depth // NEIGHBOURS, p.columns)
     accesses = (

@@ -24,11 +24,13 @@ from tunefarm.compiler.space.packed_product.program import (
 )
 from tunefarm.compiler.space.tiles import in_parallel, in_registers, place_epilogue
 from tunefarm.compiler.summary import nominal_flops
-from tunefarm.compiler.target import Target
+from tunefarm.compiler.target import LINE_BYTES, Target, dtype_bytes
 from tunefarm.compiler.tir import PackedLayout, PrimFunc
 from tunefarm.compiler.tir import schedule as s
-from tunefarm.compiler.tir.ir import Var
+from tunefarm.compiler.tir.affine import affine, element_offset
+from tunefarm.compiler.tir.ir import Const, Prefetch, Var
 from tunefarm.compiler.tir.tensor_intrinsics import TENSOR_INTRINSICS, TensorIntrinsic
+from tunefarm.compiler.tir.visit import loads_of, substitute
 
 
 def instruction_of(target: Target) -> TensorIntrinsic | None:
@@ -53,7 +55,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     for stage in STAGES:
         scope = "register" if stage in (PRODUCT, TOTAL) else "local"
         program = s.set_scope(program, stage, scope)
-    program, panel, tile = _place_sums(program, instruction, knob)
+    program, panel, tile = _place_sums(program, p, instruction, knob)
     program = place_epilogue(program, final, tile, lanes)
     # Only now, as no vector must ask whether its panel is one of the last block's.
     program, (n_block, panel) = s.split(program, panel, knob["nb"])
@@ -77,7 +79,7 @@ def _packed(program: PrimFunc, p: PackedProduct, vectors: int, lanes: int) -> Pr
 
 
 def _place_sums(
-    program: PrimFunc, instruction: TensorIntrinsic, knob: Mapping[str, int]
+    program: PrimFunc, p: PackedProduct, instruction: TensorIntrinsic, knob: Mapping[str, int]
 ) -> tuple[PrimFunc, Var, Var]:
     """All sums by tiles, in registers; the loops over panels and over tiles of rows."""
     row, column, block = s.loops_of(program, TOTAL)
@@ -87,14 +89,21 @@ def _place_sums(
     program = in_registers(program, (row, vector), lane)
     program = s.decompose_reduction(program, TOTAL, block)
     program = s.vectorize(program, own_loops(program, f"{TOTAL}_init", tile)[-1])
-    return _sum_bytes(program, block, instruction, knob["ku"]), panel, tile
+    program, step = _sum_bytes(program, block, instruction, knob["ku"])
+    if knob["prefetch"]:
+        # A panel's weights and their parameters lie one behind the other, and so do panels.
+        steps = 1 if step is block else p.block_terms // (p.group * knob["ku"])
+        program = _ask(program, PRODUCT, p.quanta, step, knob["prefetch"] * steps)
+        for parameter in p.parameters:
+            program = _ask(program, TOTAL, parameter, block, knob["prefetch"])
+    return program, panel, tile
 
 
 def _sum_bytes(
     program: PrimFunc, block: Var, instruction: TensorIntrinsic, unroll: int
-) -> PrimFunc:
+) -> tuple[PrimFunc, Var]:
     """The sums of bytes of a tile's block of terms by the instruction, some groups of terms
-    unrolled."""
+    unrolled; the loop over steps of these, the block's where there is but one."""
     program = s.compute_at(program, PRODUCT, block)
     own = own_loops(program, PRODUCT, block)
     axes = dict(zip("qibjgst", s.find_block(program, PRODUCT).iters, strict=True))
@@ -115,7 +124,20 @@ def _sum_bytes(
         program = s.unroll(program, loop)
     program = s.decompose_reduction(program, PRODUCT, (*steps, *inside)[0])
     program = s.vectorize(program, own_loops(program, f"{PRODUCT}_init", block)[-1])
-    return s.tensorize(program, lane, instruction.name)
+    return s.tensorize(program, lane, instruction.name), (*steps, block)[0]
+
+
+def _ask(program: PrimFunc, block: str, param: int, loop: Var, ahead: int) -> PrimFunc:
+    """Iterations of a loop ask for what is read of a packed parameter so many later."""
+    buffer, node = program.params[param], s.find_block(program, block)
+    values = dict(zip((i.var for i in node.iters), node.bindings, strict=True))
+    load = next(ld for ld in loads_of(node.body) if ld.buffer is buffer)
+    own = own_loops(program, block, loop)
+    place = substitute(element_offset(buffer, load.indices), values)
+    start = affine(substitute(place, dict.fromkeys(own, Const(0))))
+    each = start.coefficient(loop)
+    lines = -(-each * dtype_bytes(buffer.dtype) // LINE_BYTES)
+    return s.prefetch(program, loop, Prefetch(buffer, start.expr() + ahead * each, lines))
 
 
 def _place_rows(program: PrimFunc, loop: Var, lanes: int) -> PrimFunc:

@@ -174,7 +174,14 @@ def test_rows_of_zeros_small_numbers_and_what_is_no_number() -> None:
 def test_weights_are_masked_and_multiplied_as_bytes(target: Target) -> None:
     """One load of weights serves all rows and parts, and each plane is one instruction."""
     workload = Workload.from_function(product(2, 256, 64, 4, 32))
-    config = {**config_space(workload, target).default, "rh": 2, "nv": 1, "nb": 1, "ku": 1}
+    config = {
+        **config_space(workload, target).default,
+        "rh": 2,
+        "nv": 1,
+        "nb": 1,
+        "ku": 1,
+        "prefetch": 0,
+    }
     text = emit_llvm(lower(schedule_workload(workload, target, config)), target).text
     code = assembly(text, target)
     (inner,) = (part for part in code.split("\n.LBB") if part.count("vpdpbusd") == 12)
