@@ -22,6 +22,10 @@ class Unsupported(Exception):
     """A node that cannot be imported, with the reason."""
 
 
+class Malformed(Unsupported):
+    """A node that is not valid, whatever we support; ONNX need not be asked."""
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """One ONNX node. ``wanted`` tells which of its outputs anything reads."""
@@ -61,15 +65,57 @@ class Node:
         return expr.data
 
     def ints(self, index: int, what: str) -> tuple[int, ...]:
-        return tuple(int(v) for v in self.constant(index, what).reshape(-1))
+        """The value of such an input that holds integers."""
+        values = self.constant(index, what)
+        if values.dtype.kind not in "iu":
+            raise Malformed(f"{what} (input {index}) is {values.dtype.name}, expected integers")
+        return tuple(int(v) for v in values.reshape(-1))
+
+    def integer(self, index: int, what: str) -> int:
+        """The value of such an input that holds one integer."""
+        values = self.ints(index, what)
+        if len(values) != 1:
+            raise Malformed(f"{what} (input {index}) is {values}, expected one number")
+        return values[0]
+
+    def number(self, index: int, what: str) -> Any:
+        """The value of such an input that holds one number, in its own type."""
+        values = self.constant(index, what)
+        if values.size != 1:
+            raise Malformed(f"{what} (input {index}) is {values.tolist()}, expected one number")
+        return values.reshape(-1)[0]
+
+    def ranked(self, index: int, *ranks: int) -> Expr:
+        """An input that must have one of these numbers of dimensions."""
+        expr = self.input(index)
+        if rank_of(expr) not in ranks:
+            allowed = " or ".join(map(str, ranks))
+            raise Unsupported(
+                f"input {index} has shape {shape_of(expr)}, and must have {allowed} dimensions"
+            )
+        return expr
 
     def attr(self, name: str, default: Any = None) -> Any:
-        return self.attrs.get(name, default)
+        """The attribute, of the default's type if there is one."""
+        value = self.attrs.get(name, default)
+        wanted = type(default)
+        if default is None or isinstance(value, wanted) or (wanted is float and type(value) is int):
+            return value
+        raise Malformed(f"attribute {name} is {_told(value)}, and must be {_KINDS[wanted]}")
 
     def required(self, name: str) -> Any:
         if name not in self.attrs:
-            raise Unsupported(f"attribute {name} is missing")
+            raise Malformed(f"attribute {name} is missing")
         return self.attrs[name]
+
+    def positive(self, name: str, default: int | None = None) -> int:
+        """An attribute that must be a positive integer; without default it must be there."""
+        if default is None:
+            self.required(name)
+        value = int(self.attr(name, default or 1))
+        if value <= 0:
+            raise Malformed(f"{name}={value}, and must be positive")
+        return value
 
     def wants(self, index: int) -> bool:
         return index < len(self.wanted) and self.wanted[index]
@@ -81,6 +127,16 @@ class Node:
 
 Result: TypeAlias = "Expr | Sequence[Expr | None]"
 Converter: TypeAlias = Callable[[Node], Result]
+
+
+_KINDS: Mapping[type, str] = {
+    int: "an integer", float: "a number", str: "a text", tuple: "a list",
+}  # fmt: skip
+
+
+def _told(value: object) -> str:
+    """An attribute's value, or what it is where that would be long."""
+    return repr(value) if isinstance(value, (int, float, str, tuple)) else "of another kind"
 
 
 def emit(op: str, *args: Expr, name: str = "", **attrs: AttrValue) -> Expr:
@@ -181,7 +237,7 @@ def per_channel(x: Expr, rank: int, axis: int = 1) -> Expr:
 
 def axis_of(axis: int, rank: int) -> int:
     if not -max(rank, 1) <= axis < max(rank, 1):
-        raise Unsupported(f"axis {axis} is not an axis of a tensor of {rank} dimensions")
+        raise Malformed(f"axis {axis} is not an axis of a tensor of {rank} dimensions")
     return axis % max(rank, 1)
 
 
@@ -195,6 +251,7 @@ def dtype_name(tensor_dtype: int) -> str:
     except (KeyError, TypeError, ValueError):
         name = "?"
     if name not in DTYPES:
-        label = onnx.TensorProto.DataType.Name(tensor_dtype).lower()
+        known = onnx.TensorProto.DataType
+        label = known.Name(tensor_dtype).lower() if tensor_dtype in known.values() else tensor_dtype
         raise Unsupported(f"element type {label} is not supported")
     return name

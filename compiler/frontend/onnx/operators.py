@@ -25,7 +25,7 @@ from tunefarm.compiler.frontend.onnx import (
     shape,
 )
 from tunefarm.compiler.frontend.onnx.node import Converter, Unsupported
-from tunefarm.compiler.ir import Expr, tensor_type
+from tunefarm.compiler.ir import Expr, Tuple, tensor_type
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, NodeProto
@@ -174,6 +174,10 @@ def type_proto(expr: Expr | None) -> Any:
 
     if expr is None:
         return onnx.TypeProto()
+    if isinstance(expr, Tuple):
+        if not expr.fields:
+            return onnx.TypeProto()
+        return onnx.helper.make_sequence_type_proto(type_proto(expr.fields[0]))
     type = tensor_type(expr)
     element = onnx.helper.np_dtype_to_tensor_dtype(_numpy(type.dtype))
     return onnx.helper.make_tensor_type_proto(element, type.shape)
