@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,6 +17,11 @@ from tunefarm.compiler.evaluate import call_reference
 from tunefarm.compiler.ir import AttrValue, Constant, Expr, TensorType, tensor_type
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.ops.base import Array
+
+MOST_FOLDED = 1 << 31
+"""Elements of what becomes of constants when a model is imported."""
+_MOST_MADE = 1 << 28
+"""Elements of what a few numbers ask for then: 2 GiB of int64."""
 
 
 class Unsupported(Exception):
@@ -98,24 +104,23 @@ class Node:
     def attr(self, name: str, default: Any = None) -> Any:
         """The attribute, of the default's type if there is one."""
         value = self.attrs.get(name, default)
-        wanted = type(default)
-        if default is None or isinstance(value, wanted) or (wanted is float and type(value) is int):
-            return value
-        raise Malformed(f"attribute {name} is {_told(value)}, and must be {_KINDS[wanted]}")
+        if not _is_like(value, default):
+            kind = _KINDS[type(default)]
+            raise Malformed(f"attribute {name} is {_told(value)}, and must be {kind}")
+        return value
 
-    def required(self, name: str) -> Any:
+    def required(self, name: str, example: Any = None) -> Any:
+        """An attribute that must be there, of the example's type if there is one."""
         if name not in self.attrs:
             raise Malformed(f"attribute {name} is missing")
-        return self.attrs[name]
+        return self.attr(name, example)
 
     def positive(self, name: str, default: int | None = None) -> int:
         """An attribute that must be a positive integer; without default it must be there."""
-        if default is None:
-            self.required(name)
-        value = int(self.attr(name, default or 1))
+        value = self.required(name, 1) if default is None else self.attr(name, default)
         if value <= 0:
             raise Malformed(f"{name}={value}, and must be positive")
-        return value
+        return int(value)
 
     def wants(self, index: int) -> bool:
         return index < len(self.wanted) and self.wanted[index]
@@ -130,8 +135,17 @@ Converter: TypeAlias = Callable[[Node], Result]
 
 
 _KINDS: Mapping[type, str] = {
-    int: "an integer", float: "a number", str: "a text", tuple: "a list",
+    int: "an integer", float: "a number", str: "a text", tuple: "a list of such",
 }  # fmt: skip
+
+
+def _is_like(value: object, example: object) -> bool:
+    """Whether a value has the type of an example: a list, of its elements; None is like all."""
+    if isinstance(example, tuple):
+        return isinstance(value, tuple) and all(_is_like(v, e) for e in example[:1] for v in value)
+    if isinstance(example, float):
+        return isinstance(value, (int, float))
+    return example is None or isinstance(value, type(example))
 
 
 def _told(value: object) -> str:
@@ -142,15 +156,30 @@ def _told(value: object) -> str:
 def emit(op: str, *args: Expr, name: str = "", **attrs: AttrValue) -> Expr:
     """A call of one of our operators; on constants alone, its value."""
     expr = call(op, *args, name=name, **attrs)
+    if min(shape_of(expr), default=0) < 0:
+        raise Unsupported(f"a result of shape {shape_of(expr)}")
     if not all(isinstance(a, Constant) for a in args):
         return expr
-    value = call_reference(expr, [a.data for a in args if isinstance(a, Constant)])
+    check_extents(shape_of(expr), MOST_FOLDED)
+    try:
+        value = call_reference(expr, [a.data for a in args if isinstance(a, Constant)])
+    except IndexError as error:
+        raise Unsupported(f"{op} of constants: {error}") from None
     assert not isinstance(value, tuple)
     return Constant(np.asarray(value), name)
 
 
+def check_extents(shape: Sequence[int], most: int = _MOST_MADE) -> None:
+    """Unsupported unless a tensor of this shape can be computed when a model is imported."""
+    if min(shape, default=0) < 0 or len(shape) > 64 or prod(shape) > most:
+        raise Unsupported(f"a constant of shape {tuple(shape)}; up to {most} elements can be made")
+
+
 def constant(value: object, dtype: str, name: str = "") -> Constant:
-    return Constant(np.asarray(value, numpy_dtype(dtype)), name)
+    try:
+        return Constant(np.asarray(value, numpy_dtype(dtype)), name)
+    except (ValueError, OverflowError):
+        raise Unsupported(f"{value} is not of type {dtype}") from None
 
 
 def like(value: object, expr: Expr) -> Constant:
@@ -239,6 +268,13 @@ def axis_of(axis: int, rank: int) -> int:
     if not -max(rank, 1) <= axis < max(rank, 1):
         raise Malformed(f"axis {axis} is not an axis of a tensor of {rank} dimensions")
     return axis % max(rank, 1)
+
+
+def dimension(axis: int, x: Expr) -> int:
+    """The axis counted from the front, of a tensor that is not a single number."""
+    if not shape_of(x):
+        raise Malformed(f"axis {axis} is not an axis of a single number")
+    return axis_of(axis, rank_of(x))
 
 
 def dtype_name(tensor_dtype: int) -> str:

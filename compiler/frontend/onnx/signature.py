@@ -19,11 +19,15 @@ if TYPE_CHECKING:
 
 
 def check_node(node: NodeProto, inputs: Sequence[Expr | None], opset: int) -> None:
-    """Malformed, with what does not fit, for a node of ONNX's own operators."""
-    schema = schema_of(node, opset) if node.domain in PLAIN_DOMAINS else None
-    if schema is not None:
+    """Malformed, with what does not fit, for a node of ONNX's own operators. An operator that is
+    younger than the opset, and attributes that are, are what the newest opset says."""
+    from onnx.defs import onnx_opset_version
+
+    newest = schema_of(node, onnx_opset_version()) if node.domain in PLAIN_DOMAINS else None
+    if newest is not None:
+        schema = schema_of(node, opset) or newest
         _check_inputs(inputs, schema)
-        _check_attributes(node, schema)
+        _check_attributes(node, schema, newest)
 
 
 def _check_inputs(inputs: Sequence[Expr | None], schema: OpSchema) -> None:
@@ -42,16 +46,16 @@ def _check_inputs(inputs: Sequence[Expr | None], schema: OpSchema) -> None:
             raise Malformed(f"input {i} takes {wanted}, not {got}")
 
 
-def _check_attributes(node: NodeProto, schema: OpSchema) -> None:
+def _check_attributes(node: NodeProto, schema: OpSchema, newest: OpSchema) -> None:
     from onnx import AttributeProto
 
-    known = schema.attributes
+    known = {**newest.attributes, **schema.attributes}
     for attribute in node.attribute:
         formal = known.get(attribute.name)
         got = AttributeProto.AttributeType.Name(attribute.type)
         if formal is not None and got != formal.type.name:
             raise Malformed(f"attribute {attribute.name} is {got}, and must be {formal.type.name}")
     named = {attribute.name for attribute in node.attribute}
-    for name, formal in known.items():
-        if formal.required and name not in named:
+    for name, formal in newest.attributes.items():
+        if formal.required and known[name].required and name not in named:
             raise Malformed(f"attribute {name} is missing")
