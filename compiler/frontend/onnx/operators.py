@@ -24,7 +24,7 @@ from tunefarm.compiler.frontend.onnx import (
     sequence,
     shape,
 )
-from tunefarm.compiler.frontend.onnx.node import Converter, Unsupported
+from tunefarm.compiler.frontend.onnx.node import Converter, Malformed, Unsupported
 from tunefarm.compiler.ir import Expr, Tuple, tensor_type
 
 if TYPE_CHECKING:
@@ -141,9 +141,12 @@ def standard_body(
     elif schema.has_context_dependent_function:
         version = _latest(schema.context_dependent_function_opset_versions, opset)
         types = [type_proto(i).SerializeToString() for i in inputs]
-        serialized = schema.get_context_dependent_function_with_opset_version(
-            version, node.SerializeToString(), types
-        )
+        try:
+            serialized = schema.get_context_dependent_function_with_opset_version(
+                version, node.SerializeToString(), types
+            )
+        except (ValueError, RuntimeError) as error:
+            raise Malformed(f"ONNX makes no body of it: {error}") from None
     if not serialized:
         return None
     body = onnx.FunctionProto()
