@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 from math import inf
 
 import numpy as np
-from tunefarm.compiler.dtypes import lowest_of
+from tunefarm.compiler.dtypes import is_float, lowest_of
 from tunefarm.compiler.frontend.onnx import contract
 from tunefarm.compiler.frontend.onnx.microsoft.standard import pair, refuse
 from tunefarm.compiler.frontend.onnx.node import (
@@ -40,6 +40,13 @@ def attend(node: Node, q: Expr, k: Expr, v: Expr, masks: Iterable[Expr]) -> Expr
     for mask in masks:
         scores = node.emit("add", scores, mask)
     return node.emit("matmul", node.emit("softmax", scores, axis=-1), v)
+
+
+def float_of(q: Expr) -> str:
+    """The dtype of queries and scores."""
+    if not is_float(dtype_of(q)):
+        raise Unsupported(f"takes floating-point numbers, not {dtype_of(q)}")
+    return dtype_of(q)
 
 
 def heads_of(x: Expr, heads: int) -> Expr:
@@ -94,7 +101,7 @@ def _masks(node: Node, mask: int, q: Expr, keys: int, new: int) -> list[Expr]:
     ``unidirectional``: nothing, or one term. Later keys have the lowest number whatever the mask
     says of them, and are below those that it masks unless these have that of float32, in which
     onnxruntime masks."""
-    (batch, _, tokens, _), dtype = shape_of(q), dtype_of(q)
+    (batch, _, tokens, _), dtype = shape_of(q), float_of(q)
     term: Expr = constant(0, dtype)
     later = lowest_of(dtype)
     if node.has(mask):
@@ -139,7 +146,8 @@ def _attention(node: Node) -> list[Expr | None]:
     projected = contract.matmul(node, node.ranked(0, 3), node.ranked(1, 2))
     if node.has(2):
         projected = node.emit("add", projected, node.ranked(2, 1))
-    widths = node.attr("qkv_hidden_sizes") or (shape_of(projected)[2] // 3,) * 3
+    thirds = (shape_of(projected)[2] // 3,) * 3
+    widths = node.attr("qkv_hidden_sizes", thirds) or thirds
     if len(widths) != 3:
         raise Unsupported(f"qkv_hidden_sizes is {widths}, and must be 3 integers")
     q, k, v = (swapped(heads_of(p, heads)) for p in parts_of(projected, widths, 2))

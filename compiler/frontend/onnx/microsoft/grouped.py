@@ -9,6 +9,7 @@ import numpy as np
 from tunefarm.compiler.frontend.onnx.microsoft.attention import (
     added,
     attend,
+    float_of,
     heads_of,
     joined,
     parts_of,
@@ -22,7 +23,6 @@ from tunefarm.compiler.frontend.onnx.node import (
     Unsupported,
     broadcast_to,
     concat,
-    dtype_of,
     expand_dims,
     like,
     reshape,
@@ -187,7 +187,7 @@ def _grouped_attention(node: Node) -> list[Expr | None]:
     if past:
         k, v = _cached(node, past[0], k, span), _cached(node, past[1], v, span)
     keys, values = (take_range(x, 2, 0, span.keys) for x in (k, v))
-    return [_mixed(node, q, keys, values, _masks(node, span, dtype_of(q))), k, v]
+    return [_mixed(node, q, keys, values, _masks(node, span, float_of(q))), k, v]
 
 
 CONVERTERS: dict[str, Converter] = {"GroupQueryAttention": _grouped_attention}
