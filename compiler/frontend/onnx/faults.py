@@ -45,7 +45,7 @@ def _refused(node: NodeProto, inputs: Sequence[Expr | None], opset: int) -> bool
     from onnx import helper, numpy_helper
 
     operands = {n: i for n, i in zip(node.input, inputs, strict=False) if i is not None}
-    standard = node.domain in PLAIN_DOMAINS and schema_of(node, opset) is not None
+    standard = node.domain in PLAIN_DOMAINS and schema_of(node.op_type, opset) is not None
     tensors = not any(isinstance(i, Tuple) for i in operands.values())
     if not standard or not tensors or any(subgraphs(node)):
         return False

@@ -100,7 +100,7 @@ def _clip(node: Node) -> Expr:
         return node.emit("clip", x, min=node.attr("min"), max=node.attr("max"))
     bounds = [node.input(i) if node.has(i) else None for i in (1, 2)]
     for i, bound in enumerate(bounds, 1):
-        if bound is not None and (dtype_of(bound) != dtype or tensor_type(bound).size != 1):
+        if bound is not None and not _bounds(bound, dtype):
             raise Unsupported(f"bound (input {i}) is {bound.type}, expected one {dtype}")
     known = [b for b in bounds if b is None or isinstance(b, Constant)]
     if len(known) == len(bounds):
@@ -111,6 +111,12 @@ def _clip(node: Node) -> Expr:
         if bound is not None:
             x = node.emit(op, x, reshape(bound, ()))
     return x
+
+
+def _bounds(bound: Expr, dtype: str) -> bool:
+    """Whether it is one number of the type; of floating-point types another will do."""
+    alike = dtype_of(bound) == dtype or (is_float(dtype_of(bound)) and is_float(dtype))
+    return alike and tensor_type(bound).size == 1
 
 
 def _elu_like(alpha: float, gamma: float) -> Converter:

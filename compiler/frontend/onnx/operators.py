@@ -94,7 +94,7 @@ def _why_unsupported(node: NodeProto, functions: Functions, opset: int) -> str:
             return ""
     except (Unsupported, PluginError) as error:
         return str(error)
-    schema = schema_of(node, opset)
+    schema = schema_of(node.op_type, opset)
     if schema is None or not schema.has_function:
         depends_on_types = schema is not None and schema.has_context_dependent_function
         return "" if depends_on_types else UNKNOWN
@@ -131,7 +131,7 @@ def standard_body(
     """The body in simpler operators that the ONNX standard gives for some operators."""
     import onnx
 
-    schema = schema_of(node, opset)
+    schema = schema_of(node.op_type, opset)
     if schema is None:
         return None
     serialized: bytes | None = None
@@ -157,12 +157,12 @@ def standard_body(
     return body
 
 
-def schema_of(node: NodeProto, opset: int) -> OpSchema | None:
+def schema_of(op: str, opset: int) -> OpSchema | None:
     """What the standard says of an operator; None if it has none of this name."""
     import onnx
 
     try:
-        return onnx.defs.get_schema(node.op_type, opset, "")
+        return onnx.defs.get_schema(op, opset, "")
     except onnx.defs.SchemaError:
         return None
 

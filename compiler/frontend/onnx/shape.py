@@ -74,7 +74,7 @@ def _squeeze(node: Node) -> Expr:
     shape, axes = shape_of(node.x), _axes(node)
     if axes is None:
         return reshape(node.x, [e for e in shape if e != 1], node.name)
-    gone = {axis_of(a, len(shape)) for a in axes}
+    gone = {dimension(a, node.x) for a in axes}
     if any(shape[a] != 1 for a in gone):
         raise Unsupported(f"axes {axes} of shape {shape} do not all have extent 1")
     return reshape(node.x, [e for d, e in enumerate(shape) if d not in gone], node.name)
@@ -270,7 +270,7 @@ def _one_hot(node: Node) -> Expr:
     indices, values = node.input(0), node.input(2)
     given = node.number(1, "the depth").item()
     if not isfinite(given) or given < 1 or shape_of(values) != (2,):
-        raise Malformed(f"a depth of {given} and values {values.type}, and must be 1 or more and 2")
+        raise Malformed(f"a depth of {given} for values of shape {shape_of(values)}")
     depth = int(given)
     check_extents([depth])
     rank = rank_of(indices) + 1

@@ -136,7 +136,7 @@ def test_a_loop_ends_where_its_condition_says() -> None:
         (LOOP, "yes, x)", "yes)", "a body of 3 inputs and 3 outputs for 0 values"),
         (LOOP, "int64 {5}", "int64[2] {5, 5}", r"the trip count is int64\[2\], expected one"),
         (LOOP, "body = step", "other = step", "Loop 'y' .*: attribute body is missing"),
-        (COLLECT, "= SequenceLength (", "= SequenceLength (trips, ", "input 1 is one too many"),
+        (COLLECT, "SequenceLength (kept)", "SequenceLength (kept, x)", "input 1 is one too many"),
         (MAP, "(parts, z)", "(x, z)", "input 0 takes a sequence, not a tensor"),
         (MAP, "float[2, 2] by)", "float[2, 2] by, float a)", "SequenceMap 'mapped' .*: ONNX makes"),
     ],

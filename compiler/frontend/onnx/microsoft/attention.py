@@ -125,7 +125,7 @@ def _keys_kept(node: Node, mask: Expr, batch: int, keys: int) -> Expr:
             return node.emit("greater", expand_dims(mask, [1, 2]), like(0, mask))
         case (first, _, last) if (first, last) == (batch, keys):
             return node.emit("greater", expand_dims(mask, [1]), like(0, mask))
-        case (count,) if count in (batch, 2 * batch):
+        case (count,) if batch and count in (batch, 2 * batch):
             places = like(np.arange(keys), mask)
             ends, *starts = parts_of(mask, [batch] * (count // batch), 0)
             kept = node.emit("less", places, reshape(ends, (batch, 1, 1, 1)))
