@@ -301,12 +301,19 @@ def _group_norm(node: Node) -> Expr:
     )
 
 
+def _lrn_size(node: Node) -> int:
+    size = node.positive("size")
+    if size >= 1 << 31:
+        raise Unsupported(f"size={size} is more than any number of channels")
+    return size
+
+
 def _lrn(node: Node) -> Expr:
     return node.emit(
         "lrn",
         node.x,
         axis=1,
-        size=node.positive("size"),
+        size=_lrn_size(node),
         alpha=node.attr("alpha", 1e-4),
         beta=node.attr("beta", 0.75),
         bias=node.attr("bias", 1.0),

@@ -107,6 +107,7 @@ CASES: list[tuple[str, dict[int, Array | None], dict[str, Any], str]] = [
     ("GroupNormalization", {}, {"num_groups": 0}, "num_groups=0, and must be positive"),
     ("GroupNormalization", {}, {"num_groups": 3}, "4 channels do not divide into 3 groups"),
     ("LRN", {}, {"size": 0}, "size=0, and must be positive"),
+    ("LRN", {}, {"size": 2**62}, "is more than any number of channels"),
     ("LayerNormalization", {}, {"axis": 2**31}, "axis 2147483648 is not an axis of a tensor of 2"),
     ("Dropout", {1: normal(0)}, {}, f"the ratio (input 1) is [], {NUMBER}"),
     ("LSTM", {0: normal(2, 3)}, {}, DIMENSIONS.format(3)),
