@@ -287,8 +287,6 @@ def _instance_norm(node: Node) -> Expr:
 def _group_norm(node: Node) -> Expr:
     x, scale, bias = node.all
     groups, channels = node.positive("num_groups"), _channels(node)
-    if channels % groups:
-        raise Unsupported(f"{channels} channels do not divide into {groups} groups")
     if shape_of(scale) == (groups,) and groups != channels:  # opset 18: a value for each group
 
         def repeated(v: Expr) -> Expr:

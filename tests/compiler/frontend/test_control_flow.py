@@ -130,7 +130,6 @@ def test_a_loop_ends_where_its_condition_says() -> None:
         (SCAN, "_inputs: int = 2", "_inputs: int = 4", "num_scan_inputs=4 of 3 inputs"),
         (SCAN, "scan_input_axes: ints = [1, 0]", "scan_input_axes: ints = [1]",
          r"scan_input_axes is \[1\], and must be 2 integers"),
-        (SCAN, "float[3] out)", "float[3] out, float[3] more)", "output 'more': is computed by no"),
         (SCAN, "body: graph", "other: graph", "Scan 'last' .*: attribute body is missing"),
         (LOOP, "yes, x)", "yes, x, x)", "a body of 3 inputs and 3 outputs for 2 values"),
         (LOOP, "yes, x)", "yes)", "a body of 3 inputs and 3 outputs for 0 values"),

@@ -61,7 +61,6 @@ WHOLE: dict[str, tuple[Inputs, tuple[int, ...], dict[str, Any]]] = {
     "InstanceNormalization": ([X, normal(4), normal(4)], (), {}),
     "LRN": ([X], (), {"size": 3}),
     "LSTM": (LSTM, (), {"hidden_size": 4}),
-    "LayerNormalization": ([ROWS, normal(4)], (), {}),
     "LeakyRelu": ([ROWS], (), {"alpha": 0.1}),
     "Max": ([ROWS, ROWS], (), {}),
     "NonZero": ([ROWS], (0,), {}),
@@ -89,12 +88,10 @@ CASES: list[tuple[str, dict[int, Array | None], dict[str, Any], str]] = [
     ("Relu", {1: ROWS}, {}, "input 1 is one too many: it takes 1"),
     ("Max", {0: None, 1: None}, {}, "input 0 is missing"),
     ("ScatterElements", {2: None}, {}, "input 2 is missing"),
-    ("EyeLike", {0: None}, {}, "input 0 is missing"),
     ("LeakyRelu", {}, {"alpha": "much"}, "attribute alpha is STRING, and must be FLOAT"),
     ("Concat", {}, {"axis": 1.5}, "attribute axis is FLOAT, and must be INT"),
     ("Conv", {}, {"pads": 1}, "attribute pads is INT, and must be INTS"),
     ("Conv", {}, {"strides": [0, 2]}, "strides is (0, 2), and must be 2 positive integers"),
-    ("Conv", {}, {"dilations": [1, -1]}, "dilations is (1, -1), and must be 2 positive integers"),
     ("Conv", {}, {"group": 0}, "group=0, and must be positive"),
     ("Conv", {0: normal(1, 4, 6)}, {}, "do not have the same spatial dimensions"),
     ("ConvInteger", {1: np.uint8([1])[0], 3: np.uint8([0, 0])}, {}, "same spatial dimensions"),
@@ -105,10 +102,8 @@ CASES: list[tuple[str, dict[int, Array | None], dict[str, Any], str]] = [
     ("InstanceNormalization", {0: normal(4)}, {}, "data of shape (4,) has no channels"),
     ("GroupNormalization", {0: normal(4)}, {}, "data of shape (4,) has no channels"),
     ("GroupNormalization", {}, {"num_groups": 0}, "num_groups=0, and must be positive"),
-    ("GroupNormalization", {}, {"num_groups": 3}, "4 channels do not divide into 3 groups"),
     ("LRN", {}, {"size": 0}, "size=0, and must be positive"),
     ("LRN", {}, {"size": 2**62}, "is more than any number of channels"),
-    ("LayerNormalization", {}, {"axis": 2**31}, "axis 2147483648 is not an axis of a tensor of 2"),
     ("Dropout", {1: normal(0)}, {}, f"the ratio (input 1) is [], {NUMBER}"),
     ("LSTM", {0: normal(2, 3)}, {}, DIMENSIONS.format(3)),
     ("LSTM", {0: normal(0, 2, 3)}, {}, "no steps in data of shape (0, 2, 3)"),
@@ -206,3 +201,10 @@ def test_malformed_nodes_are_refused(
         from_onnx(refusable(op, inputs, attrs))
     assert f"{op} 'it'" in str(info.value)
     assert reason in str(info.value)
+
+
+def test_onnx_is_not_asked_of_an_axis_at_which_it_crashes() -> None:
+    rows: Inputs = [normal(2, 3, 5), normal(4)]
+    model = model_of("LayerNormalization", rows, (), (0, 1, 2), "", axis=2**31)[0]
+    with pytest.raises(ModelError, match="axis 2147483648 is not an axis of a tensor of 3"):
+        from_onnx(model)
