@@ -68,8 +68,8 @@ def _split(node: Node) -> Expr:
     if not node.has(1):
         sizes = [1] * extent
     else:
-        given = node.constant(1, "the split")
-        size = int(given.reshape(-1)[0]) if given.ndim == 0 else 0
+        given = node.ints(1, "the split")
+        size = 0 if rank_of(node.input(1)) else given[0]
         sizes = [min(size, extent - at) for at in range(0, extent, size)] if size else list(given)
     ends = np.cumsum([0, *sizes]).tolist()
     if ends[-1] != extent:

@@ -124,6 +124,7 @@ def test_a_loop_ends_where_its_condition_says() -> None:
     [
         (COLLECT, "kept)\n    n", "x)\n    n", "takes a sequence, not a tensor"),
         (COLLECT, "middle = SequenceAt", "middle = Add", "input 0 takes a tensor, not a sequence"),
+        (COLLECT, "int64[3] {1, 3, 1}", "int64[2, 2] {1, 3, 1, 1}", "does not add up to 5"),
         (COLLECT, "int64 {-2}", "int64 {-4}", "position -4 is not in a sequence of 3"),
         (SCAN, "float[7, 3] z", "float[6, 3] z", r"\[6, 7\] elements"),
         (SCAN, "float[7, 3] z", "float z", "axis 0 is not an axis of a single number"),

@@ -91,6 +91,7 @@ CASES: list[tuple[str, dict[int, Array | None], dict[str, Any], str]] = [
     ("GroupQueryAttention", {4: None}, {}, "input 4 is missing"),
     ("GroupQueryAttention", {6: ints()}, {}, "total_sequence_length is (), and must be one"),
     ("GroupQueryAttention", {6: ints(0)}, {}, "total_sequence_length=0 is less than 1 tokens"),
+    ("GroupQueryAttention", {6: np.array(2**62)}, {}, "a constant of shape (4611686018427387904,)"),
     ("GroupQueryAttention", {7: normal(8)}, {}, DIMENSIONS.format(2)),
     ("GroupQueryAttention", {10: normal(7)}, {}, DIMENSIONS.format(4)),
     ("GroupQueryAttention", {10: normal(1, 7)}, {}, DIMENSIONS.format(4)),

@@ -22,6 +22,7 @@ from tunefarm.compiler.frontend.onnx.node import (
     Node,
     Unsupported,
     broadcast_to,
+    check_extents,
     concat,
     expand_dims,
     like,
@@ -74,6 +75,7 @@ def _total(node: Node) -> int:
     values = node.ints(6, "total_sequence_length")
     if len(values) != 1:
         raise Unsupported(f"total_sequence_length is {values}, and must be one integer")
+    check_extents(values)
     return values[0]
 
 
