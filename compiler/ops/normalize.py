@@ -82,13 +82,13 @@ def _log_softmax_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type)
 
 def _softmax_reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
     x, axis = widen(arrays[0]), integer(attrs, "axis")
-    powers = np.exp(x - np.max(x, axis, keepdims=True))
+    powers = np.exp(x - np.max(x, axis, keepdims=True, initial=-np.inf))
     return to_dtype(powers / np.sum(powers, axis, keepdims=True), arrays[0].dtype.name)
 
 
 def _log_softmax_reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
     x, axis = widen(arrays[0]), integer(attrs, "axis")
-    shifted = x - np.max(x, axis, keepdims=True)
+    shifted = x - np.max(x, axis, keepdims=True, initial=-np.inf)
     total = np.sum(np.exp(shifted), axis, keepdims=True)
     return to_dtype(shifted - np.log(total), arrays[0].dtype.name)
 

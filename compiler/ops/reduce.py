@@ -8,6 +8,7 @@ from math import prod
 import numpy as np
 from tunefarm.compiler import te
 from tunefarm.compiler.dtypes import FLOATS, INTEGERS, is_float, wide
+from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.ir import Attrs, TensorType, Type
 from tunefarm.compiler.ops.base import Array, Op, Pattern, register
 from tunefarm.compiler.ops.common import (
@@ -172,6 +173,8 @@ def _arg_extreme(name: str, op: str) -> Op:
         (x,) = types
         require_dtype(x.dtype, NUMBERS, "numbers")
         axis = normalize_axis(integer(attrs, "axis"), len(x.shape))
+        if x.shape[axis] == 0:
+            raise ShapeError(f"shape {x.shape} has no elements along axis {axis}")
         return TensorType(reduced_shape(x.shape, (axis,), bool(attrs["keepdims"])), "int64")
 
     def compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.Tensor:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from math import prod
 
 from tunefarm.compiler.frontend.onnx.node import (
     Converter,
+    Malformed,
     Node,
     Unsupported,
     like,
@@ -17,6 +19,9 @@ from tunefarm.compiler.frontend.onnx.node import (
     weight,
 )
 from tunefarm.compiler.ir import Expr
+
+_TERM = r"[A-Za-z]*(\.\.\.[A-Za-z]*)?"
+_EQUATION = re.compile(rf"{_TERM}(,{_TERM})*(->{_TERM})?")
 
 
 def matmul(node: Node, a: Expr, b: Expr) -> Expr:
@@ -66,6 +71,8 @@ def _einsum(node: Node) -> Expr:
 
 def einsum_terms(equation: str, ranks: list[int]) -> tuple[list[str], str]:
     """The labels of each operand and of the result, an ellipsis written out in free letters."""
+    if not _EQUATION.fullmatch(equation.replace(" ", "")):
+        raise Malformed(f"the equation {equation!r} is not of letters for each operand")
     left, arrow, result = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(ranks):
@@ -132,9 +139,11 @@ def _as_matmul(node: Node, left: str, a: Expr, right: str, b: Expr, result: str)
 def _det(node: Node) -> Expr:
     """The determinant of small matrices, by expansion along the first row."""
     x = node.x
+    if rank_of(x) < 2:
+        raise Unsupported(f"a determinant of shape {shape_of(x)}, which is no matrix")
     *outer, n, m = shape_of(x)
-    if n != m or n > 4:
-        raise Unsupported(f"a determinant of {n}×{m} matrices; only up to 4×4 are supported")
+    if n != m or not 1 <= n <= 4:
+        raise Unsupported(f"a determinant of {n}×{m} matrices; only 1×1 to 4×4 are supported")
 
     def element(i: int, j: int) -> Expr:
         begin = [0] * len(outer) + [i, j]

@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from tunefarm.compiler.frontend.onnx.node import (
+    Malformed,
     Unsupported,
     axis_of,
     concat,
     constant,
+    dimension,
     expand_dims,
     rank_of,
     reshape,
@@ -36,10 +38,7 @@ _MOST_ITERATIONS = 1024
 def _branch(
     node: NodeProto, inputs: tuple[Expr | None, ...], scope: Scope, run: RunGraph
 ) -> Sequence[Expr]:
-    condition = inputs[0]
-    if not isinstance(condition, Constant):
-        raise Unsupported("the condition is computed at run time, not a constant")
-    wanted = "then_branch" if condition.data.reshape(-1)[0] else "else_branch"
+    wanted = "then_branch" if _known(inputs, 0, "the condition") else "else_branch"
     return run(next(a.g for a in node.attribute if a.name == wanted), scope)
 
 
@@ -51,6 +50,11 @@ def _loop(
     if trips is None and going is None:
         raise Unsupported("a loop without trip count and condition does not end")
     asked, carried = going is not None, [i for i in inputs[2:] if i is not None]
+    if not len(body.input) == len(carried) + 2 <= len(body.output) + 1:
+        raise Malformed(
+            f"a body of {len(body.input)} inputs and {len(body.output)} outputs for "
+            f"{len(carried)} values from one iteration to the next"
+        )
     rows: list[Sequence[Expr]] = []
     while (trips is None or len(rows) < trips) and going in (None, 1):
         if len(rows) == _MOST_ITERATIONS:
@@ -76,6 +80,8 @@ def _known(values: Sequence[Expr | None], index: int, what: str) -> int | None:
         return None
     if not isinstance(value, Constant):
         raise Unsupported(f"{what} is computed at run time, not a constant")
+    if value.data.size != 1 or value.data.dtype.kind not in "biu":
+        raise Malformed(f"{what} is {value.type}, expected one number or truth value")
     return int(value.data.reshape(-1)[0])
 
 
@@ -95,19 +101,21 @@ def _scan(
 ) -> Sequence[Expr]:
     body, given = _body(node), [i for i in inputs if i is not None]
     count = next(a.i for a in node.attribute if a.name == "num_scan_inputs")
+    if not 1 <= count <= len(given):
+        raise Malformed(f"num_scan_inputs={count} of {len(given)} inputs")
     states, scanned = given[: len(given) - count], given[len(given) - count :]
-    if len(given) != len(inputs) or len(body.input) != len(given) or not scanned:
+    if not len(body.input) == len(given) == len(inputs) or len(body.output) < len(states):
         raise Unsupported("the operands are not those of its body; before opset 9 Scan had others")
     outputs = len(body.output) - len(states)
 
     def listed(name: str, length: int) -> Sequence[int]:
         found = [a.ints for a in node.attribute if a.name == name]
-        return list(found[0]) if found else [0] * length
+        values = list(found[0]) if found else [0] * length
+        if len(values) != length:
+            raise Malformed(f"{name} is {values}, and must be {length} integers")
+        return values
 
-    axes = [
-        axis_of(a, rank_of(x))
-        for a, x in zip(listed("scan_input_axes", count), scanned, strict=True)
-    ]
+    axes = [dimension(a, x) for a, x in zip(listed("scan_input_axes", count), scanned, strict=True)]
     extents = {shape_of(x)[a] for a, x in zip(axes, scanned, strict=True)}
     if len(extents) != 1 or not 0 < min(extents) <= _MOST_ITERATIONS:
         raise Unsupported(

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.frontend.onnx.node import Malformed
 from tunefarm.compiler.frontend.onnx.operators import (
     PLAIN_DOMAINS,
     schema_of,
@@ -33,7 +34,7 @@ class Fault(Enum):
 def fault_of(error: Exception, node: NodeProto, inputs: Sequence[Expr | None], opset: int) -> Fault:
     """Whose fault an error at a node is. Operands that do not fit are a misfit where ONNX takes
     them: it does not look at all extents, and some of our operators take fewer ranks and types."""
-    if _refused(node, inputs, opset):
+    if isinstance(error, Malformed) or _refused(node, inputs, opset):
         return Fault.INVALID
     return Fault.MISFIT if isinstance(error, ShapeError) else Fault.UNSUPPORTED
 
@@ -44,7 +45,7 @@ def _refused(node: NodeProto, inputs: Sequence[Expr | None], opset: int) -> bool
     from onnx import helper, numpy_helper
 
     operands = {n: i for n, i in zip(node.input, inputs, strict=False) if i is not None}
-    standard = node.domain in PLAIN_DOMAINS and schema_of(node, opset) is not None
+    standard = node.domain in PLAIN_DOMAINS and schema_of(node.op_type, opset) is not None
     tensors = not any(isinstance(i, Tuple) for i in operands.values())
     if not standard or not tensors or any(subgraphs(node)):
         return False
@@ -58,7 +59,7 @@ def _refused(node: NodeProto, inputs: Sequence[Expr | None], opset: int) -> bool
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
     try:
         onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
-    except onnx.shape_inference.InferenceError:
+    except (onnx.shape_inference.InferenceError, ValueError, IndexError):
         return True
     return False
 

@@ -88,13 +88,6 @@ def _cut_or_padded(node: Node, x: Expr, extent: int) -> Expr:
     return node.emit("concat", x, like(zeros, x), axis=axis)
 
 
-def _scalar(node: Node, index: int, what: str) -> int:
-    values = node.ints(index, what)
-    if len(values) != 1:
-        raise Unsupported(f"{what} (input {index}) is {values}, expected one number")
-    return values[0]
-
-
 def _dft(node: Node) -> Expr:
     x = node.x
     _check(x)
@@ -102,12 +95,12 @@ def _dft(node: Node) -> Expr:
     if node.opset < 20:
         axis = axis_of(node.attr("axis", 1), rank)
     else:
-        axis = axis_of(_scalar(node, 2, "the axis") if node.has(2) else -2, rank)
+        axis = axis_of(node.integer(2, "the axis") if node.has(2) else -2, rank)
     if axis == rank - 1:
         raise Unsupported("the last dimension holds the parts of numbers and is no axis")
     inverse, onesided = bool(node.attr("inverse", 0)), bool(node.attr("onesided", 0))
     if node.has(1):
-        length = _scalar(node, 1, "the length")
+        length = node.integer(1, "the length")
     else:
         length = shape_of(x)[axis]
         length = 2 * (length - 1) if inverse and onesided else length
@@ -123,11 +116,11 @@ def _stft(node: Node) -> Expr:
     """Frames of the signal, each a window apart, multiplied by the window and transformed."""
     x = node.x
     _check(x)
-    step, shape = _scalar(node, 1, "the step"), shape_of(x)
+    step, shape = node.integer(1, "the step"), shape_of(x)
     if node.has(3):
-        length = _scalar(node, 3, "the frame's length")
+        length = node.integer(3, "the frame's length")
     else:
-        length = shape_of(node.input(2))[0] if node.has(2) else shape[1]
+        length = shape_of(node.ranked(2, 1))[0] if node.has(2) else shape[1]
     if step < 1 or not 1 <= length <= shape[1]:
         raise Unsupported(f"frames of {length}, {step} apart, do not fit a signal of {shape[1]}")
     count = (shape[1] - length) // step + 1

@@ -24,6 +24,7 @@ from tunefarm.compiler.frontend.onnx.operators import (
     subgraphs,
     unsupported_in,
 )
+from tunefarm.compiler.frontend.onnx.signature import check_node
 from tunefarm.compiler.ir import Constant, Expr, Tuple
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ class Importer:
         function = self.functions.get((node.domain, node.op_type))
         if function is not None:
             return self._inline(function, node, inputs)
+        check_node(node, inputs, self._opset)
         if node.domain in PLAIN_DOMAINS and node.op_type in control_flow.FLOWS:
             return control_flow.FLOWS[node.op_type](node, inputs, scope, self.run_graph)
         converter = converter_of(node)

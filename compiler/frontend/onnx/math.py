@@ -8,7 +8,9 @@ import numpy as np
 from tunefarm.compiler.dtypes import is_float, numpy_dtype
 from tunefarm.compiler.frontend.onnx.node import (
     Converter,
+    Malformed,
     Node,
+    Unsupported,
     cast,
     dtype_name,
     dtype_of,
@@ -16,7 +18,7 @@ from tunefarm.compiler.frontend.onnx.node import (
     rank_of,
     reshape,
 )
-from tunefarm.compiler.ir import AttrValue, Constant, Expr
+from tunefarm.compiler.ir import AttrValue, Constant, Expr, tensor_type
 
 
 def _plain(op: str, **attrs: AttrValue) -> Converter:
@@ -85,14 +87,21 @@ def _modulo(node: Node) -> Expr:
 
 def _bit_shift(node: Node) -> Expr:
     direction = node.required("direction")
+    if direction not in ("LEFT", "RIGHT"):
+        raise Malformed(f"direction {direction!r} is neither LEFT nor RIGHT")
     return node.emit("left_shift" if direction == "LEFT" else "right_shift", *node.all)
 
 
 def _clip(node: Node) -> Expr:
     x, dtype = node.x, dtype_of(node.x)
     if node.opset < 11:
+        if not is_float(dtype):
+            raise Unsupported(f"takes floating-point numbers before opset 11, not {dtype}")
         return node.emit("clip", x, min=node.attr("min"), max=node.attr("max"))
     bounds = [node.input(i) if node.has(i) else None for i in (1, 2)]
+    for i, bound in enumerate(bounds, 1):
+        if bound is not None and not _bounds(bound, dtype):
+            raise Unsupported(f"bound (input {i}) is {bound.type}, expected one {dtype}")
     known = [b for b in bounds if b is None or isinstance(b, Constant)]
     if len(known) == len(bounds):
         scalar = float if is_float(dtype) else int
@@ -102,6 +111,12 @@ def _clip(node: Node) -> Expr:
         if bound is not None:
             x = node.emit(op, x, reshape(bound, ()))
     return x
+
+
+def _bounds(bound: Expr, dtype: str) -> bool:
+    """Whether it is one number of the type; of floating-point types another will do."""
+    alike = dtype_of(bound) == dtype or (is_float(dtype_of(bound)) and is_float(dtype))
+    return alike and tensor_type(bound).size == 1
 
 
 def _elu_like(alpha: float, gamma: float) -> Converter:

@@ -35,10 +35,33 @@ def _pairs(pads: Sequence[int]) -> Pairs:
 
 
 def _ints(node: Node, name: str, rank: int, default: int) -> tuple[int, ...]:
-    values = tuple(int(v) for v in node.attr(name) or (default,) * rank)
+    values: tuple[int, ...] = node.attr(name, (default,) * max(rank, 1)) or (default,) * rank
     if len(values) != rank:
         raise Unsupported(f"{name} is {values}, and must be {rank} integers")
     return values
+
+
+def _positives(node: Node, name: str, rank: int) -> tuple[int, ...]:
+    values = _ints(node, name, rank, 1)
+    if min(values, default=1) < 1:
+        raise Unsupported(f"{name} is {values}, and must be {rank} positive integers")
+    return values
+
+
+def _kernel(x: Expr, w: Expr) -> tuple[int, ...]:
+    """The spatial extents of a convolution's weights, as many as its data has."""
+    if rank_of(x) != rank_of(w) or rank_of(x) < 3:
+        raise Unsupported(
+            f"data of shape {shape_of(x)} and weights of shape {shape_of(w)} do not have the same "
+            "spatial dimensions"
+        )
+    return shape_of(w)[2:]
+
+
+def _channels(node: Node) -> int:
+    if rank_of(node.x) < 2:
+        raise Unsupported(f"data of shape {shape_of(node.x)} has no channels")
+    return shape_of(node.x)[1]
 
 
 def _same_padding(spatial: int, span: int, stride: int, upper: bool) -> tuple[int, int]:
@@ -77,9 +100,9 @@ def _not_negative(padding: Pairs) -> Pairs:
 
 def conv(node: Node, x: Expr, w: Expr) -> Expr:
     """A convolution with the node's attributes, without bias."""
-    kernel = shape_of(w)[2:]
+    kernel = _kernel(x, w)
     rank = len(kernel)
-    strides, dilations = _ints(node, "strides", rank, 1), _ints(node, "dilations", rank, 1)
+    strides, dilations = (_positives(node, n, rank) for n in ("strides", "dilations"))
     return node.emit(
         "conv",
         x,
@@ -87,7 +110,7 @@ def conv(node: Node, x: Expr, w: Expr) -> Expr:
         strides=strides,
         padding=_not_negative(_padding(node, kernel, strides, dilations)),
         dilations=dilations,
-        groups=int(node.attr("group", 1)),
+        groups=node.positive("group", 1),
     )
 
 
@@ -97,14 +120,16 @@ def _conv(node: Node) -> Expr:
 
 def _conv_transpose(node: Node) -> Expr:
     x, w = node.x, weight(node, 1)
-    spatial, kernel = shape_of(x)[2:], shape_of(w)[2:]
+    spatial, kernel = shape_of(x)[2:], _kernel(x, w)
     rank = len(kernel)
-    strides, dilations = _ints(node, "strides", rank, 1), _ints(node, "dilations", rank, 1)
+    strides, dilations = (_positives(node, n, rank) for n in ("strides", "dilations"))
     extra = _ints(node, "output_padding", rank, 0)
     padding = _pairs(_ints(node, "pads", 2 * rank, 0))
     mode, wanted = node.attr("auto_pad", "NOTSET"), node.attr("output_shape")
     if wanted is not None or mode in ("SAME_UPPER", "SAME_LOWER"):
         wanted = tuple(wanted or (e * s for e, s in zip(spatial, strides, strict=True)))[-rank:]
+        if len(wanted) != rank:
+            raise Unsupported(f"output_shape is {wanted}, and must be {rank} integers")
         full = (
             s * (e - 1) + d * (k - 1) + 1 + more
             for e, k, s, d, more in zip(spatial, kernel, strides, dilations, extra, strict=True)
@@ -122,7 +147,7 @@ def _conv_transpose(node: Node) -> Expr:
         strides=strides,
         padding=_not_negative(padding),
         dilations=dilations,
-        groups=int(node.attr("group", 1)),
+        groups=node.positive("group", 1),
         output_padding=extra,
     )
     return _add_bias(node, y, 2)
@@ -132,8 +157,9 @@ def _window(node: Node) -> tuple[dict[str, tuple[int, ...] | Pairs], Pairs]:
     """The pooling attributes, padded for ``ceil_mode``, and the padding that the node names."""
     spatial = shape_of(node.x)[2:]
     rank = len(spatial)
-    kernel = _ints(node, "kernel_shape", rank, 1)
-    strides, dilations = _ints(node, "strides", rank, 1), _ints(node, "dilations", rank, 1)
+    kernel, strides, dilations = (
+        _positives(node, n, rank) for n in ("kernel_shape", "strides", "dilations")
+    )
     named = _not_negative(_padding(node, kernel, strides, dilations))
     padding = named
     if node.attr("ceil_mode", 0) and node.attr("auto_pad", "NOTSET") == "NOTSET":
@@ -253,14 +279,14 @@ def _instance_norm(node: Node) -> Expr:
     return node.emit(
         "group_norm",
         *node.all,
-        groups=shape_of(node.x)[1],
+        groups=_channels(node),
         epsilon=float(node.attr("epsilon", 1e-5)),
     )
 
 
 def _group_norm(node: Node) -> Expr:
     x, scale, bias = node.all
-    groups, channels = int(node.required("num_groups")), shape_of(node.x)[1]
+    groups, channels = node.positive("num_groups"), _channels(node)
     if shape_of(scale) == (groups,) and groups != channels:  # opset 18: a value for each group
 
         def repeated(v: Expr) -> Expr:
@@ -273,12 +299,19 @@ def _group_norm(node: Node) -> Expr:
     )
 
 
+def _lrn_size(node: Node) -> int:
+    size = node.positive("size")
+    if size >= 1 << 31:
+        raise Unsupported(f"size={size} is more than any number of channels")
+    return size
+
+
 def _lrn(node: Node) -> Expr:
     return node.emit(
         "lrn",
         node.x,
         axis=1,
-        size=int(node.required("size")),
+        size=_lrn_size(node),
         alpha=node.attr("alpha", 1e-4),
         beta=node.attr("beta", 0.75),
         bias=node.attr("bias", 1.0),
@@ -314,8 +347,8 @@ def _softmax(op: str) -> Converter:
 
 def _dropout(node: Node) -> list[Expr | None]:
     x = node.x
-    training = node.has(2) and bool(node.constant(2, "training_mode").reshape(-1)[0])
-    ratio = float(node.constant(1, "the ratio").reshape(-1)[0]) if node.has(1) else 0.5
+    training = node.has(2) and bool(node.number(2, "training_mode"))
+    ratio = float(node.number(1, "the ratio")) if node.has(1) else 0.5
     if training and ratio:
         raise Unsupported("dropout in training mode is random")
     mask = constant(np.ones(shape_of(x)), "bool") if node.wants(1) else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,9 +18,18 @@ from tunefarm.compiler.ir import AttrValue, Constant, Expr, TensorType, tensor_t
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.ops.base import Array
 
+MOST_FOLDED = 1 << 31
+"""Elements of what becomes of constants when a model is imported."""
+_MOST_MADE = 1 << 28
+"""Elements of what a few numbers ask for then: 2 GiB of int64."""
+
 
 class Unsupported(Exception):
     """A node that cannot be imported, with the reason."""
+
+
+class Malformed(Unsupported):
+    """A node that is not valid, whatever we support; ONNX need not be asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +71,56 @@ class Node:
         return expr.data
 
     def ints(self, index: int, what: str) -> tuple[int, ...]:
-        return tuple(int(v) for v in self.constant(index, what).reshape(-1))
+        """The value of such an input that holds integers."""
+        values = self.constant(index, what)
+        if values.dtype.kind not in "iu":
+            raise Malformed(f"{what} (input {index}) is {values.dtype.name}, expected integers")
+        return tuple(int(v) for v in values.reshape(-1))
+
+    def integer(self, index: int, what: str) -> int:
+        """The value of such an input that holds one integer."""
+        values = self.ints(index, what)
+        if len(values) != 1:
+            raise Malformed(f"{what} (input {index}) is {values}, expected one number")
+        return values[0]
+
+    def number(self, index: int, what: str) -> Any:
+        """The value of such an input that holds one number, in its own type."""
+        values = self.constant(index, what)
+        if values.size != 1:
+            raise Malformed(f"{what} (input {index}) is {values.tolist()}, expected one number")
+        return values.reshape(-1)[0]
+
+    def ranked(self, index: int, *ranks: int) -> Expr:
+        """An input that must have one of these numbers of dimensions."""
+        expr = self.input(index)
+        if rank_of(expr) not in ranks:
+            allowed = " or ".join(map(str, ranks))
+            raise Unsupported(
+                f"input {index} has shape {shape_of(expr)}, and must have {allowed} dimensions"
+            )
+        return expr
 
     def attr(self, name: str, default: Any = None) -> Any:
-        return self.attrs.get(name, default)
+        """The attribute, of the default's type if there is one."""
+        value = self.attrs.get(name, default)
+        if not _is_like(value, default):
+            kind = _KINDS[type(default)]
+            raise Malformed(f"attribute {name} is {_told(value)}, and must be {kind}")
+        return value
 
-    def required(self, name: str) -> Any:
+    def required(self, name: str, example: Any = None) -> Any:
+        """An attribute that must be there, of the example's type if there is one."""
         if name not in self.attrs:
-            raise Unsupported(f"attribute {name} is missing")
-        return self.attrs[name]
+            raise Malformed(f"attribute {name} is missing")
+        return self.attr(name, example)
+
+    def positive(self, name: str, default: int | None = None) -> int:
+        """An attribute that must be a positive integer; without default it must be there."""
+        value = self.required(name, 1) if default is None else self.attr(name, default)
+        if value <= 0:
+            raise Malformed(f"{name}={value}, and must be positive")
+        return int(value)
 
     def wants(self, index: int) -> bool:
         return index < len(self.wanted) and self.wanted[index]
@@ -83,18 +134,52 @@ Result: TypeAlias = "Expr | Sequence[Expr | None]"
 Converter: TypeAlias = Callable[[Node], Result]
 
 
+_KINDS: Mapping[type, str] = {
+    int: "an integer", float: "a number", str: "a text", tuple: "a list of such",
+}  # fmt: skip
+
+
+def _is_like(value: object, example: object) -> bool:
+    """Whether a value has the type of an example: a list, of its elements; None is like all."""
+    if isinstance(example, tuple):
+        return isinstance(value, tuple) and all(_is_like(v, e) for e in example[:1] for v in value)
+    if isinstance(example, float):
+        return isinstance(value, (int, float))
+    return example is None or isinstance(value, type(example))
+
+
+def _told(value: object) -> str:
+    """An attribute's value, or what it is where that would be long."""
+    return repr(value) if isinstance(value, (int, float, str, tuple)) else "of another kind"
+
+
 def emit(op: str, *args: Expr, name: str = "", **attrs: AttrValue) -> Expr:
     """A call of one of our operators; on constants alone, its value."""
     expr = call(op, *args, name=name, **attrs)
+    if min(shape_of(expr), default=0) < 0:
+        raise Unsupported(f"a result of shape {shape_of(expr)}")
     if not all(isinstance(a, Constant) for a in args):
         return expr
-    value = call_reference(expr, [a.data for a in args if isinstance(a, Constant)])
+    check_extents(shape_of(expr), MOST_FOLDED)
+    try:
+        value = call_reference(expr, [a.data for a in args if isinstance(a, Constant)])
+    except IndexError as error:
+        raise Unsupported(f"{op} of constants: {error}") from None
     assert not isinstance(value, tuple)
     return Constant(np.asarray(value), name)
 
 
+def check_extents(shape: Sequence[int], most: int = _MOST_MADE) -> None:
+    """Unsupported unless a tensor of this shape can be computed when a model is imported."""
+    if min(shape, default=0) < 0 or len(shape) > 64 or prod(shape) > most:
+        raise Unsupported(f"a constant of shape {tuple(shape)}; up to {most} elements can be made")
+
+
 def constant(value: object, dtype: str, name: str = "") -> Constant:
-    return Constant(np.asarray(value, numpy_dtype(dtype)), name)
+    try:
+        return Constant(np.asarray(value, numpy_dtype(dtype)), name)
+    except (ValueError, OverflowError):
+        raise Unsupported(f"{value} is not of type {dtype}") from None
 
 
 def like(value: object, expr: Expr) -> Constant:
@@ -181,8 +266,15 @@ def per_channel(x: Expr, rank: int, axis: int = 1) -> Expr:
 
 def axis_of(axis: int, rank: int) -> int:
     if not -max(rank, 1) <= axis < max(rank, 1):
-        raise Unsupported(f"axis {axis} is not an axis of a tensor of {rank} dimensions")
+        raise Malformed(f"axis {axis} is not an axis of a tensor of {rank} dimensions")
     return axis % max(rank, 1)
+
+
+def dimension(axis: int, x: Expr) -> int:
+    """The axis counted from the front, of a tensor that is not a single number."""
+    if not shape_of(x):
+        raise Malformed(f"axis {axis} is not an axis of a single number")
+    return axis_of(axis, rank_of(x))
 
 
 def dtype_name(tensor_dtype: int) -> str:
@@ -195,6 +287,7 @@ def dtype_name(tensor_dtype: int) -> str:
     except (KeyError, TypeError, ValueError):
         name = "?"
     if name not in DTYPES:
-        label = onnx.TensorProto.DataType.Name(tensor_dtype).lower()
+        known = onnx.TensorProto.DataType
+        label = known.Name(tensor_dtype).lower() if tensor_dtype in known.values() else tensor_dtype
         raise Unsupported(f"element type {label} is not supported")
     return name

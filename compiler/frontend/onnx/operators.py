@@ -24,8 +24,8 @@ from tunefarm.compiler.frontend.onnx import (
     sequence,
     shape,
 )
-from tunefarm.compiler.frontend.onnx.node import Converter, Unsupported
-from tunefarm.compiler.ir import Expr, tensor_type
+from tunefarm.compiler.frontend.onnx.node import Converter, Malformed, Unsupported
+from tunefarm.compiler.ir import Expr, Tuple, tensor_type
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, NodeProto
@@ -94,7 +94,7 @@ def _why_unsupported(node: NodeProto, functions: Functions, opset: int) -> str:
             return ""
     except (Unsupported, PluginError) as error:
         return str(error)
-    schema = schema_of(node, opset)
+    schema = schema_of(node.op_type, opset)
     if schema is None or not schema.has_function:
         depends_on_types = schema is not None and schema.has_context_dependent_function
         return "" if depends_on_types else UNKNOWN
@@ -131,7 +131,7 @@ def standard_body(
     """The body in simpler operators that the ONNX standard gives for some operators."""
     import onnx
 
-    schema = schema_of(node, opset)
+    schema = schema_of(node.op_type, opset)
     if schema is None:
         return None
     serialized: bytes | None = None
@@ -141,9 +141,12 @@ def standard_body(
     elif schema.has_context_dependent_function:
         version = _latest(schema.context_dependent_function_opset_versions, opset)
         types = [type_proto(i).SerializeToString() for i in inputs]
-        serialized = schema.get_context_dependent_function_with_opset_version(
-            version, node.SerializeToString(), types
-        )
+        try:
+            serialized = schema.get_context_dependent_function_with_opset_version(
+                version, node.SerializeToString(), types
+            )
+        except (ValueError, RuntimeError) as error:
+            raise Malformed(f"ONNX makes no body of it: {error}") from None
     if not serialized:
         return None
     body = onnx.FunctionProto()
@@ -154,12 +157,12 @@ def standard_body(
     return body
 
 
-def schema_of(node: NodeProto, opset: int) -> OpSchema | None:
+def schema_of(op: str, opset: int) -> OpSchema | None:
     """What the standard says of an operator; None if it has none of this name."""
     import onnx
 
     try:
-        return onnx.defs.get_schema(node.op_type, opset, "")
+        return onnx.defs.get_schema(op, opset, "")
     except onnx.defs.SchemaError:
         return None
 
@@ -174,6 +177,10 @@ def type_proto(expr: Expr | None) -> Any:
 
     if expr is None:
         return onnx.TypeProto()
+    if isinstance(expr, Tuple):
+        if not expr.fields:
+            return onnx.TypeProto()
+        return onnx.helper.make_sequence_type_proto(type_proto(expr.fields[0]))
     type = tensor_type(expr)
     element = onnx.helper.np_dtype_to_tensor_dtype(_numpy(type.dtype))
     return onnx.helper.make_tensor_type_proto(element, type.shape)

@@ -8,7 +8,7 @@ operator on quantised tensors is dequantize, the operator on numbers, quantize: 
 from __future__ import annotations
 
 import numpy as np
-from tunefarm.compiler.dtypes import INTEGERS
+from tunefarm.compiler.dtypes import INTEGERS, is_float
 from tunefarm.compiler.frontend.onnx.contract import matmul
 from tunefarm.compiler.frontend.onnx.nn import conv
 from tunefarm.compiler.frontend.onnx.node import (
@@ -121,6 +121,8 @@ def _dequantize(node: Node) -> Expr:
 def _dynamic_quantize(node: Node) -> list[Expr | None]:
     """A scale and zero point with which [min(x, 0), max(x, 0)] covers the range of uint8."""
     x = node.x
+    if not is_float(dtype_of(x)):
+        raise Unsupported(f"takes floating-point numbers, not {dtype_of(x)}")
     axes = tuple(range(rank_of(x)))
     low, high = (
         node.emit(op, node.emit(limit, x, axes=axes, keepdims=False), like(0, x))
@@ -145,8 +147,8 @@ def _centred(node: Node, x: Expr, zero: int, axis: int | None = None) -> Expr:
     point = cast(node.input(zero), "int32")
     if tensor_type(point).size == 1:
         point = reshape(point, ())
-    elif axis is not None and rank_of(point) == 1:
-        point = per_channel(point, rank_of(x), axis % rank_of(x))
+    elif axis is not None:
+        point = _along(point, x, axis)
     return call("subtract", wide, point, name=node.name)
 
 
@@ -161,28 +163,32 @@ def _conv_integer(node: Node) -> Expr:
 
 def parameter(node: Node, index: int, x: Expr, axis: int) -> Expr | None:
     """A scale or zero point among the inputs, for all of ``x`` or along an axis; None if absent."""
-    if not node.has(index):
-        return None
-    value = node.input(index)
+    return spread(node.input(index), x, axis) if node.has(index) else None
+
+
+def spread(value: Expr, x: Expr, axis: int) -> Expr:
+    """A scale or zero point that broadcasts to ``x``, for all of it or along an axis."""
     if tensor_type(value).size == 1:
         return reshape(value, ())
-    return per_channel(value, rank_of(x), axis % rank_of(x)) if rank_of(value) == 1 else value
+    return _along(value, x, axis)
+
+
+def _along(value: Expr, x: Expr, axis: int) -> Expr:
+    """A vector that broadcasts along an axis of ``x``; other tensors as they are."""
+    rank = rank_of(x)
+    return per_channel(value, rank, axis % rank) if rank_of(value) == 1 and rank else value
 
 
 def operand(node: Node, index: int, axis: int = 0) -> Expr:
     """The dequantised tensor of the inputs (x, scale, zero point) from ``index`` on."""
     x = node.input(index)
-    scale = parameter(node, index + 1, x, axis)
-    if scale is None:
-        raise Unsupported(f"input {index + 1} is missing")
+    scale = spread(node.input(index + 1), x, axis)
     return dequantized(node, x, scale, parameter(node, index + 2, x, axis))
 
 
 def result(node: Node, y: Expr, index: int, dtype: str, axis: int = 0) -> Expr:
     """``y`` quantised by the inputs (scale, zero point) at ``index``, which may lack the zero."""
-    scale, zero = (parameter(node, i, y, axis) for i in (index, index + 1))
-    if scale is None:
-        raise Unsupported(f"input {index} is missing")
+    scale, zero = spread(node.input(index), y, axis), parameter(node, index + 1, y, axis)
     return quantized(node, y, scale, zero, dtype if zero is None else dtype_of(zero))
 
 
@@ -190,12 +196,8 @@ def bias_of(node: Node, index: int, scales: tuple[int, int], y: Expr, axis: int)
     """The int32 bias of a product as numbers: its step is the product of two inputs' scales."""
     step = node.emit("multiply", *(reshape(node.input(i), _flat(node.input(i))) for i in scales))
     bias = node.input(index)
-    if tensor_type(step).size == 1:
-        scale = reshape(step, ())
-    else:
-        scale = per_channel(step, rank_of(y), axis % rank_of(y))
-    wide = per_channel(bias, rank_of(y), axis % rank_of(y)) if rank_of(bias) == 1 else bias
-    return dequantized(node, wide, scale, None)
+    scale = reshape(step, ()) if tensor_type(step).size == 1 else _along(step, y, axis)
+    return dequantized(node, _along(bias, y, axis), scale, None)
 
 
 def _flat(expr: Expr) -> tuple[int, ...]:

@@ -152,6 +152,7 @@ def _split(x: Expr, count: int) -> list[Expr]:
 def _recurrent(node: Node, cell: Cell) -> Sequence[Expr | None]:
     """Y [steps, directions, batch, hidden], then the tensors of the last state [directions, batch,
     hidden]; the batch comes first if ``layout`` is 1."""
+    _check_shapes(node, cell)
     batch_first = bool(node.attr("layout", 0))
     x = transpose(node.x, (1, 0, 2)) if batch_first else node.x
     steps, batch, _ = shape_of(x)
@@ -174,6 +175,31 @@ def _recurrent(node: Node, cell: Cell) -> Sequence[Expr | None]:
     return y, *(transpose(s, (1, 0, 2)) if batch_first else s for s in last)
 
 
+_OPERANDS = ((1, 3), (2, 3), (3, 2), (4, 1), (5, 3), (6, 3), (7, 2))
+"""Inputs behind the data, and their numbers of dimensions."""
+
+
+def _check_shapes(node: Node, cell: Cell) -> None:
+    """Weights and biases of all gates and directions, lengths and states of all sequences."""
+    given = {i: shape_of(node.ranked(i, rank)) for i, rank in _OPERANDS if node.has(i)}
+    batch, steps, inputs = shape_of(node.ranked(0, 3))
+    if not node.attr("layout", 0):
+        steps, batch = batch, steps
+    if steps == 0:
+        raise Unsupported(f"no steps in data of shape {shape_of(node.x)}")
+    directions, _, hidden = shape_of(node.input(2))
+    rows, state = cell.gates * hidden, (directions, batch, hidden)
+    if node.attr("layout", 0):
+        state = batch, directions, hidden
+    expected = {
+        1: (directions, rows, inputs), 2: (directions, rows, hidden), 3: (directions, 2 * rows),
+        4: (batch,), 5: state, 6: state, 7: (directions, 3 * hidden),
+    }  # fmt: skip
+    for i, shape in given.items():
+        if shape != expected[i]:
+            raise Unsupported(f"input {i} has shape {shape}, and must have {expected[i]}")
+
+
 def _run(
     node: Node, cell: Cell, activations: Sequence[Activation], x: Expr, direction: int, order: int
 ) -> tuple[list[Expr], State]:
@@ -186,8 +212,6 @@ def _run(
 
     w, r = _row(node.input(1), direction), _row(node.input(2), direction)
     rows, hidden = shape_of(r)
-    if rows != cell.gates * hidden:
-        raise Unsupported(f"recurrent weights {shape_of(node.input(2))} of {cell.gates} gates")
     part = node.emit("matmul", reshape(x, (steps * batch, inputs)), w, transpose_b=True)
     biases, inner = own(3), None
     if biases is not None:

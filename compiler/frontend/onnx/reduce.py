@@ -120,7 +120,7 @@ def _arg_extreme(op: str) -> Converter:
 
 def _running(op: str) -> Converter:
     def convert(node: Node) -> Expr:
-        (axis,) = node.ints(1, "the axis")
+        axis = node.integer(1, "the axis")
         return node.emit(
             op,
             node.x,
@@ -135,7 +135,7 @@ def _running(op: str) -> Converter:
 def _topk(node: Node) -> tuple[Expr, Expr]:
     x = node.x
     axis = axis_of(node.attr("axis", -1), rank_of(x))
-    k = node.attr("k") if node.opset < 10 else node.ints(1, "k")[0]
+    k = node.required("k") if node.opset < 10 else node.integer(1, "k")
     places = node.emit(
         "topk_indices", x, axis=axis, k=int(k), largest=bool(node.attr("largest", 1))
     )

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from math import floor, prod
+from math import floor, inf, prod
 
 import numpy as np
 from numpy.typing import NDArray
 from tunefarm.compiler.dtypes import is_float
 from tunefarm.compiler.frontend.onnx.node import (
     Converter,
+    Malformed,
     Node,
     Unsupported,
     axis_of,
     broadcast_to,
     cast,
+    check_extents,
     constant,
     dtype_of,
     like,
@@ -28,6 +30,9 @@ from tunefarm.compiler.ir import Expr
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+
+_KINDS = ("nearest", "linear", "cubic")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,7 @@ def _table(x: Floats, extent: int, scale: float, mode: _Mode) -> tuple[Ints, Flo
     shrink = min(scale, 1.0) if mode.antialias else 1.0
     reach = 1 if mode.kind == "linear" else 2
     first = floor(-reach / shrink) + 1
+    check_extents((len(x), 2 - 2 * first))
     offsets = np.arange(first, 2 - first)
     base = np.floor(x)
     weights = _kernel((offsets - (x - base)[:, None]) * shrink, mode)
@@ -143,11 +149,16 @@ def _resize(
     roi: Sequence[tuple[float, float]],
 ) -> Expr:
     dtype = dtype_of(node.x)
+    if mode.kind not in _KINDS or (dtype == "bool" and mode.kind != "nearest"):
+        raise Unsupported(f"mode {mode.kind!r} of {dtype} is not supported")
     x = node.x if is_float(dtype) or mode.kind == "nearest" else cast(node.x, "float32")
     outside: list[tuple[int, NDArray[np.bool_]]] = []
     repeated: dict[int, int] = {}
     for axis, size, scale, part in zip(axes, sizes, scales, roi, strict=True):
         extent = shape_of(x)[axis]
+        check_extents([size])
+        if size == 0 or extent == 0:
+            raise Unsupported(f"{extent} elements along axis {axis} to {size}")
         at = _coordinates(extent, size, scale, mode.transform, part)
         if size == extent and np.array_equal(at, np.arange(extent)):
             continue
@@ -172,15 +183,26 @@ def _resize(
     return cast(x, dtype)
 
 
+def _scaled(extents: Sequence[int], scales: Sequence[float]) -> list[int]:
+    """The extents times positive numbers, as many."""
+    if len(scales) != len(extents) or not all(0 < s < inf for s in scales):
+        raise Malformed(f"scales are {scales}, and must be {len(extents)} positive numbers")
+    return [floor(s * e) for s, e in zip(scales, extents, strict=True)]
+
+
 def _scales_or_sizes(node: Node, axes: Sequence[int]) -> tuple[list[int], list[float]]:
     """(sizes, scales) along ``axes``."""
     extents = [shape_of(node.x)[a] for a in axes]
+    if 0 in extents:
+        raise Unsupported(f"data of shape {shape_of(node.x)} has no elements")
     scales_at = 2 if node.opset > 10 else 1
     if node.has(scales_at):
         scales = [float(s) for s in node.constant(scales_at, "the scales").reshape(-1)]
         if scales:
-            return [floor(s * e) for s, e in zip(scales, extents, strict=True)], scales
+            return _scaled(extents, scales), scales
     sizes = list(node.ints(3, "the sizes"))
+    if len(sizes) != len(axes) or min(sizes, default=1) < 1:
+        raise Malformed(f"sizes are {sizes}, and must be {len(axes)} positive integers")
     scales = [s / e for s, e in zip(sizes, extents, strict=True)]
     policy = node.attr("keep_aspect_ratio_policy", "stretch")
     if policy != "stretch":
@@ -205,6 +227,8 @@ def _convert_resize(node: Node) -> Expr:
     roi = [(0.0, 1.0)] * len(axes)
     if mode.transform == "tf_crop_and_resize":
         flat = [float(v) for v in node.constant(1, "the region").reshape(-1)]
+        if len(flat) != 2 * len(axes):
+            raise Malformed(f"the region is {flat}, and must be {2 * len(axes)} numbers")
         roi = list(zip(flat[: len(axes)], flat[len(axes) :], strict=True))
     return _resize(node, axes, sizes, scales, mode, roi)
 
@@ -214,7 +238,7 @@ def _convert_upsample(node: Node) -> Expr:
         scales = [float(s) for s in node.required("scales")]
     else:
         scales = [float(s) for s in node.constant(1, "the scales").reshape(-1)]
-    sizes = [floor(s * e) for s, e in zip(scales, shape_of(node.x), strict=True)]
+    sizes = _scaled(shape_of(node.x), scales)
     mode = _Mode(node.attr("mode", "nearest"), "asymmetric", "floor", -0.75, False, False)
     axes = range(len(scales))
     return _resize(node, axes, sizes, scales, mode, [(0.0, 1.0)] * len(scales))

@@ -127,6 +127,8 @@ def _coordinate(at: Expr, extent: int, aligned: bool) -> Expr:
 
 def _grid_sample(node: Node) -> Expr:
     x, grid = node.x, node.input(1)
+    if not shape_of(grid) or len(shape_of(x)) < 3:
+        raise Unsupported(f"a grid of {shape_of(grid)} does not fit an image of {shape_of(x)}")
     (batch, channels, *spatial), (*outer, rank) = shape_of(x), shape_of(grid)
     mode, padding = node.attr("mode", "linear"), node.attr("padding_mode", "zeros")
     kernel, aligned = _KERNELS.get(mode), bool(node.attr("align_corners", 0))
@@ -134,7 +136,7 @@ def _grid_sample(node: Node) -> Expr:
         raise Unsupported(f"mode {mode!r} with padding_mode {padding!r} is not known")
     if dtype_of(x) not in FLOATS or dtype_of(grid) not in FLOATS:
         raise Unsupported(f"takes floating-point numbers, not {dtype_of(x)} and {dtype_of(grid)}")
-    fits = rank == len(spatial) > 0 and outer[0] == batch and len(outer) == rank + 1
+    fits = rank == len(spatial) and len(outer) == rank + 1 and outer[0] == batch
     if not fits or not 0 < prod(spatial) < 2**31:
         raise Unsupported(f"a grid of {shape_of(grid)} does not fit an image of {shape_of(x)}")
     grid = reshape(cast(grid, "float32"), (batch, prod(outer[1:]), rank))
@@ -155,17 +157,29 @@ def _col2im(node: Node) -> Expr:
     rank, shape = len(image), shape_of(x)
     strides, dilations = (node.attr(n) or (1,) * rank for n in ("strides", "dilations"))
     pads = node.attr("pads") or (0,) * 2 * rank
+    same = len(block) == len(strides) == len(dilations) == rank > 0 and len(pads) == 2 * rank
+    if not same or min(*image, *block, *strides, *dilations) < 1 or min(pads) < 0:
+        raise Unsupported(
+            f"an image {image} of blocks {block} with strides {strides}, dilations {dilations} and "
+            f"pads {pads}, which must be as many positive integers, and pads not negative"
+        )
+    counts = [
+        max((e + lo + hi - d * (b - 1) - 1) // s + 1, 0)
+        for e, lo, hi, d, b, s in zip(
+            image, pads[:rank], pads[rank:], dilations, block, strides, strict=True
+        )
+    ]
+    fits = len(shape) == 3 and shape[2] == prod(counts) and shape[1] % prod(block) == 0
+    if not fits or dtype_of(x) not in FLOATS:
+        raise Unsupported(f"{prod(counts)} blocks, and columns of shape {shape}, {dtype_of(x)}")
     at = np.zeros((1, 1), np.int64)  # (elements of a block, blocks): places in the image, or -1
     for d in range(rank):
-        room = image[d] + pads[d] + pads[rank + d] - dilations[d] * (block[d] - 1) - 1
-        first = np.arange(max(room // strides[d] + 1, 0)) * strides[d] - pads[d]
+        first = np.arange(counts[d]) * strides[d] - pads[d]
         place = first + np.arange(block[d])[:, None] * dilations[d]
         inside = (place >= 0) & (place < image[d])
         outer, own = at[:, None, :, None], np.where(inside, place, -1)[None, :, None, :]
         joined = np.where((outer < 0) | (own < 0), -1, outer * image[d] + own)
         at = joined.reshape(at.shape[0] * block[d], -1)
-    if dtype_of(x) not in FLOATS or len(shape) != 3 or shape[2] != at.shape[1]:
-        raise Unsupported(f"{at.shape[1]} blocks, and columns of shape {shape}, {dtype_of(x)}")
     places, weights = _readers(at.reshape(-1), prod(image))
     rows = reshape(x, (1, shape[0] * shape[1] // at.shape[0], at.size))
     summed = node.emit("sample", rows, constant(places, "int32"), constant(weights, "float32"))

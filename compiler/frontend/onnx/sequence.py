@@ -12,6 +12,7 @@ from tunefarm.compiler.frontend.onnx.node import (
     axis_of,
     concat,
     constant,
+    dimension,
     expand_dims,
     rank_of,
     reshape,
@@ -32,7 +33,7 @@ def _position(node: Node, index: int, length: int, default: int) -> int:
     """A place among ``length``, counted from the end where it is negative."""
     if not node.has(index):
         return default
-    place = int(node.constant(index, "the position").reshape(-1)[0])
+    place = node.integer(index, "the position")
     if not -length <= place < length:
         raise Unsupported(f"position {place} is not in a sequence of {length}")
     return place % length
@@ -47,7 +48,7 @@ def _insert(node: Node) -> Expr:
     fields = _fields(node)
     place = len(fields)
     if node.has(2):
-        given = int(node.constant(2, "the position").reshape(-1)[0])
+        given = node.integer(2, "the position")
         if not -len(fields) <= given <= len(fields):
             raise Unsupported(f"position {given} is not in a sequence of {len(fields)}")
         place = given + len(fields) if given < 0 else given
@@ -62,13 +63,13 @@ def _erase(node: Node) -> Expr:
 
 def _split(node: Node) -> Expr:
     """Parts of the sizes that are given, or of one size, or single elements."""
-    axis, shape = axis_of(node.attr("axis", 0), rank_of(node.x)), shape_of(node.x)
+    axis, shape = dimension(node.attr("axis", 0), node.x), shape_of(node.x)
     extent = shape[axis]
     if not node.has(1):
         sizes = [1] * extent
     else:
-        given = node.constant(1, "the split")
-        size = int(given.reshape(-1)[0]) if given.ndim == 0 else 0
+        given = node.ints(1, "the split")
+        size = 0 if rank_of(node.input(1)) else given[0]
         sizes = [min(size, extent - at) for at in range(0, extent, size)] if size else list(given)
     ends = np.cumsum([0, *sizes]).tolist()
     if ends[-1] != extent:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from math import prod
+from math import ceil, isfinite, prod
 
 import numpy as np
 from tunefarm.compiler.frontend.onnx.node import (
+    MOST_FOLDED,
     Converter,
+    Malformed,
     Node,
     Unsupported,
     axis_of,
     broadcast_to,
     cast,
+    check_extents,
     concat,
     constant,
+    dimension,
     dtype_name,
     dtype_of,
     emit,
@@ -39,6 +43,8 @@ def _reshape(node: Node) -> Expr:
                 if d >= len(old):
                     raise Unsupported(f"shape {tuple(wanted)} copies dimension {d} of {old}")
                 wanted[d] = old[d]
+    if min(wanted, default=0) < -1:
+        raise Malformed(f"shape {tuple(wanted)} has an extent below -1")
     if wanted.count(-1) > 1:
         raise Unsupported(f"shape {tuple(wanted)} has -1 twice")
     if -1 in wanted:
@@ -50,6 +56,8 @@ def _reshape(node: Node) -> Expr:
 def _flatten(node: Node) -> Expr:
     shape = shape_of(node.x)
     axis = node.attr("axis", 1)
+    if not -len(shape) <= axis <= len(shape):
+        raise Malformed(f"axis {axis} does not divide a tensor of {len(shape)} dimensions")
     axis = axis + len(shape) if axis < 0 else axis
     return reshape(node.x, (prod(shape[:axis]), prod(shape[axis:])), node.name)
 
@@ -66,7 +74,7 @@ def _squeeze(node: Node) -> Expr:
     shape, axes = shape_of(node.x), _axes(node)
     if axes is None:
         return reshape(node.x, [e for e in shape if e != 1], node.name)
-    gone = {axis_of(a, len(shape)) for a in axes}
+    gone = {dimension(a, node.x) for a in axes}
     if any(shape[a] != 1 for a in gone):
         raise Unsupported(f"axes {axes} of shape {shape} do not all have extent 1")
     return reshape(node.x, [e for d, e in enumerate(shape) if d not in gone], node.name)
@@ -76,6 +84,9 @@ def _unsqueeze(node: Node) -> Expr:
     axes = _axes(node)
     if axes is None:
         raise Unsupported("the axes are missing")
+    rank = rank_of(node.x) + len(axes)
+    if len({axis_of(a, rank) for a in axes}) != len(axes):
+        raise Malformed(f"axes {axes} name an axis of {rank} dimensions twice")
     return expand_dims(node.x, axes)
 
 
@@ -104,16 +115,18 @@ def _concat(node: Node) -> Expr:
 
 
 def _split(node: Node) -> list[Expr | None]:
-    axis = axis_of(node.attr("axis", 0), rank_of(node.x))
+    axis = dimension(node.attr("axis", 0), node.x)
     extent = shape_of(node.x)[axis]
     sizes = node.attr("split")
     if node.opset >= 13 and node.has(1):
         sizes = node.ints(1, "the split")
     if sizes is None:
-        count = int(node.attr("num_outputs", len(node.wanted)))
+        count = len(node.wanted)
+        if node.attr("num_outputs", count) != count or not count:
+            raise Malformed(f"num_outputs={node.attr('num_outputs', 0)} of {count} outputs")
         size = -(-extent // count)
         sizes = [size] * (count - 1) + [extent - size * (count - 1)]
-    if sum(sizes) != extent:
+    if sum(sizes) != extent or min(sizes, default=0) < 0:
         raise Unsupported(f"the split {tuple(sizes)} does not add up to {extent}")
     ends = np.cumsum([0, *sizes]).tolist()
     return [take_range(node.x, axis, a, b, node.name) for a, b in pairwise(ends)]
@@ -123,22 +136,26 @@ def _slice(node: Node) -> Expr:
     shape = shape_of(node.x)
     if node.opset < 10:
         starts, ends = node.required("starts"), node.required("ends")
-        axes, steps = node.attr("axes"), None
+        axes, steps = node.attr("axes", tuple(range(len(starts)))), (1,) * len(starts)
     else:
         starts, ends = node.ints(1, "the starts"), node.ints(2, "the ends")
-        axes = node.ints(3, "the axes") if node.has(3) else None
-        steps = node.ints(4, "the steps") if node.has(4) else None
-    axes = axes if axes is not None else range(len(starts))
+        axes = node.ints(3, "the axes") if node.has(3) else tuple(range(len(starts)))
+        steps = node.ints(4, "the steps") if node.has(4) else (1,) * len(starts)
+    if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
+        raise Malformed(
+            f"starts {starts}, ends {ends}, axes {axes} and steps {steps}, which must be as many, "
+            "and steps not 0"
+        )
     begin, size, strides = [0] * len(shape), list(shape), [1] * len(shape)
-    for axis, start, end, step in zip(axes, starts, ends, steps or [1] * len(starts), strict=True):
-        d = axis_of(axis, len(shape))
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        d = dimension(axis, node.x)
         places = range(*slice(start, end, step).indices(shape[d]))
         begin[d], size[d], strides[d] = places.start if places else 0, len(places), step
     return take_slice(node.x, begin, size, strides, node.name)
 
 
 def _gather(node: Node) -> Expr:
-    axis = axis_of(node.attr("axis", 0), rank_of(node.x))
+    axis = dimension(node.attr("axis", 0), node.x)
     return gather(node.x, node.input(1), axis, node.name)
 
 
@@ -177,9 +194,11 @@ def _pad(node: Node) -> Expr:
         pads, value = node.required("pads"), node.attr("value", 0.0)
     else:
         pads = node.ints(1, "the padding")
-        value = node.constant(2, "the value").reshape(-1)[0] if node.has(2) else 0
+        value = node.number(2, "the value") if node.has(2) else 0
     axes = node.ints(3, "the axes") if node.opset >= 18 and node.has(3) else range(rank)
-    half = len(pads) // 2
+    if len(pads) != 2 * len(axes):
+        raise Malformed(f"the padding is {tuple(pads)}, and must be {2 * len(axes)} integers")
+    half = len(axes)
     padding = [(0, 0)] * rank
     for axis, lo, hi in zip(axes, pads[:half], pads[half:], strict=True):
         padding[axis_of(axis, rank)] = (int(lo), int(hi))
@@ -207,6 +226,9 @@ def _constant_of_shape(node: Node) -> Expr:
     value = node.attr("value")
     fill = np.zeros(1, np.float32) if value is None else value
     shape = node.ints(0, "the shape")
+    check_extents(shape, MOST_FOLDED)
+    if fill.size != 1:
+        raise Malformed(f"attribute value has {fill.size} elements, and must have one")
     return Constant(np.broadcast_to(fill.reshape(-1)[0], shape), node.name)  # one element in memory
 
 
@@ -226,20 +248,31 @@ def _constant(node: Node) -> Expr:
 
 
 def _range(node: Node) -> Expr:
-    values = [node.constant(i, what) for i, what in enumerate(("start", "limit", "delta"))]
-    start, limit, delta = (v.reshape(-1)[0] for v in values)
-    return Constant(np.arange(start, limit, delta, dtype=values[0].dtype), node.name)
+    values = [node.number(i, what) for i, what in enumerate(("start", "limit", "delta"))]
+    start, limit, delta = (v.item() for v in values)
+    if not all(map(isfinite, (start, limit, delta))) or delta == 0:
+        raise Unsupported(f"the numbers from {start} to {limit} in steps of {delta} have no end")
+    count = max(0, ceil((limit - start) / delta))
+    check_extents([count])
+    made = np.arange(*values, dtype=values[0].dtype) if count else np.empty(0, values[0].dtype)
+    return Constant(made, node.name)
 
 
 def _eye_like(node: Node) -> Expr:
     dtype = dtype_name(node.attr("dtype")) if "dtype" in node.attrs else dtype_of(node.x)
-    rows, columns = shape_of(node.x)
-    return constant(np.eye(rows, columns, k=node.attr("k", 0)), dtype, node.name)
+    rows, columns = shape_of(node.ranked(0, 2))
+    check_extents((rows, columns))
+    k = max(-rows, min(node.attr("k", 0), columns))
+    return constant(np.eye(rows, columns, k=k), dtype, node.name)
 
 
 def _one_hot(node: Node) -> Expr:
     indices, values = node.input(0), node.input(2)
-    depth = int(node.constant(1, "the depth").reshape(-1)[0])
+    given = node.number(1, "the depth").item()
+    if not isfinite(given) or given < 1 or shape_of(values) != (2,):
+        raise Malformed(f"a depth of {given} for values of shape {shape_of(values)}")
+    depth = int(given)
+    check_extents([depth])
     rank = rank_of(indices) + 1
     axis = axis_of(node.attr("axis", -1), rank)
     at = cast(indices, "int64")
@@ -254,9 +287,10 @@ def _one_hot(node: Node) -> Expr:
 
 
 def _depth_to_space(node: Node) -> Expr:
-    n, c, *spatial = shape_of(node.x)
-    b = int(node.required("blocksize"))
-    h, w = spatial
+    n, c, h, w = shape_of(node.ranked(0, 4))
+    b = node.positive("blocksize")
+    if c % b**2:
+        raise Malformed(f"{c} channels do not divide into blocks of {b} by {b}")
     if node.attr("mode", "DCR") == "DCR":
         y = transpose(reshape(node.x, (n, b, b, c // b**2, h, w)), (0, 3, 4, 1, 5, 2))
     else:
@@ -265,16 +299,20 @@ def _depth_to_space(node: Node) -> Expr:
 
 
 def _space_to_depth(node: Node) -> Expr:
-    n, c, h, w = shape_of(node.x)
-    b = int(node.required("blocksize"))
+    n, c, h, w = shape_of(node.ranked(0, 4))
+    b = node.positive("blocksize")
+    if h % b or w % b:
+        raise Malformed(f"{h} by {w} does not divide into blocks of {b} by {b}")
     order = (0, 3, 5, 1, 2, 4) if node.attr("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
     y = transpose(reshape(node.x, (n, c, h // b, b, w // b, b)), order)
     return reshape(y, (n, c * b * b, h // b, w // b), node.name)
 
 
 def _trilu(node: Node) -> Expr:
-    k = int(node.constant(1, "k").reshape(-1)[0]) if node.has(1) else 0
+    if rank_of(node.x) < 2:
+        raise Malformed(f"data of shape {shape_of(node.x)} is no matrix")
     rows, columns = shape_of(node.x)[-2:]
+    k = max(-rows, min(node.integer(1, "k"), columns)) if node.has(1) else 0
     ones = np.ones((rows, columns), bool)
     kept = np.triu(ones, k) if node.attr("upper", 1) else np.tril(ones, k)
     return node.emit("where", constant(kept, "bool"), node.x, like(0, node.x))
@@ -285,8 +323,12 @@ def _reverse_sequence(node: Node) -> Expr:
     time, batch = node.attr("time_axis", 0), node.attr("batch_axis", 1)
     if {time, batch} != {0, 1}:
         raise Unsupported(f"time_axis {time} and batch_axis {batch} are not 0 and 1")
+    lengths = node.ints(1, "the sequence lengths")
+    fits = len(shape) > 1 and len(lengths) == shape[batch] > 0
+    if not fits or not 0 <= min(lengths) <= max(lengths) <= shape[time]:
+        raise Malformed(f"sequences of lengths {lengths} do not fit data of shape {shape}")
     steps = np.arange(shape[time])
-    rows = [np.where(steps < n, n - 1 - steps, steps) for n in node.ints(1, "the sequence lengths")]
+    rows = [np.where(steps < n, n - 1 - steps, steps) for n in lengths]
     at = np.stack(rows, axis=1 - time)
     other = np.arange(shape[batch]).reshape((1, -1) if batch == 1 else (-1, 1))
     pair = [at, np.broadcast_to(other, at.shape)]
@@ -298,20 +340,31 @@ def _nonzero(node: Node) -> Expr:
     if not isinstance(node.x, Constant):
         raise Unsupported("the number of results depends on values that are computed at run time")
     data = node.x.data
+    if data.ndim == 0:
+        raise Unsupported("a single number has no places")
     return constant(np.array(np.nonzero(data)).reshape(data.ndim, -1), "int64", node.name)
 
 
 def _compress(node: Node) -> Expr:
-    keep = np.nonzero(node.constant(1, "the condition"))[0]
+    keep = np.nonzero(node.constant(1, "the condition").reshape(-1))[0]
     axis = node.attr("axis")
     if axis is None:
         return gather(reshape(node.x, (prod(shape_of(node.x)),)), constant(keep, "int64"), 0)
-    return gather(node.x, constant(keep, "int64"), axis_of(axis, rank_of(node.x)))
+    return gather(node.x, constant(keep, "int64"), dimension(axis, node.x))
 
 
 def _gather_elements(node: Node) -> Expr:
     axis = axis_of(node.attr("axis", 0), rank_of(node.x))
     return node.emit("gather_elements", *node.all, axis=axis)
+
+
+def _gather_nd(node: Node) -> Expr:
+    batch = node.attr("batch_dims", 0)
+    if not 0 <= batch < min(rank_of(node.x), rank_of(node.input(1))):
+        raise Malformed(
+            f"batch_dims={batch} of shapes {shape_of(node.x)} and {shape_of(node.input(1))}"
+        )
+    return node.emit("gather_nd", *node.all, batch_dims=batch)
 
 
 CONVERTERS: dict[str, Converter] = {
@@ -328,9 +381,7 @@ CONVERTERS: dict[str, Converter] = {
     "Slice": _slice,
     "Gather": _gather,
     "GatherElements": _gather_elements,
-    "GatherND": lambda node: node.emit(
-        "gather_nd", *node.all, batch_dims=int(node.attr("batch_dims", 0))
-    ),
+    "GatherND": _gather_nd,
     "ScatterElements": _scatter_elements,
     "Scatter": _scatter_elements,
     "ScatterND": lambda node: node.emit(

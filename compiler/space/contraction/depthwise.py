@@ -179,7 +179,7 @@ def _row_by_row_factor(c: Contraction, target: Target, lanes: int, k: Columns) -
     """
     second, last = row_axes(c)
     apart = last is not None and step_of(c, last) > 1
-    halves = c.vector.extent % (lanes // 2) == 0 and not target.has_mesh
+    halves = c.vector.extent % max(lanes // 2, 1) == 0 and not target.has_mesh
     if second is None or not apart or halves:
         return OTHERWISE
     wide, high, vectors = whole(k, "rw"), whole(k, "rh"), whole(k, "nv")

@@ -76,6 +76,19 @@ main (float[4] a, float[3, 7] x, float[7, 3] z) => (float[3] last, float[3, 7] s
 }
 """
 
+MAP = """
+main (float[2, 5] x, float[2, 2] z) => (float[2, 5] y)
+{
+    sizes = Constant <value: tensor = int64[2] {2, 3}> ()
+    parts = SplitToSequence <axis: int = 1> (x, sizes)
+    mapped = SequenceMap <body = each (float[2, N] one, float[2, 2] by) => (float[2, N] made)
+    {
+        made = MatMul (by, one)
+    }> (parts, z)
+    y = ConcatFromSequence <axis: int = 1> (mapped)
+}
+"""
+
 
 def drawn(model: onnx.ModelProto) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
@@ -85,7 +98,9 @@ def drawn(model: onnx.ModelProto) -> dict[str, np.ndarray]:
     return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-@pytest.mark.parametrize("text", [LOOP, COLLECT, SCAN], ids=["loop", "sequences", "scan"])
+@pytest.mark.parametrize(
+    "text", [LOOP, COLLECT, SCAN, MAP], ids=["loop", "sequences", "scan", "map"]
+)
 def test_what_is_written_out_agrees_with_onnxruntime(text: str) -> None:
     model = onnx.parser.parse_model(HEAD + text)
     feeds = drawn(model)
@@ -108,9 +123,22 @@ def test_a_loop_ends_where_its_condition_says() -> None:
     "text, old, new, reason",
     [
         (COLLECT, "kept)\n    n", "x)\n    n", "takes a sequence, not a tensor"),
-        (COLLECT, "middle = SequenceAt", "middle = Add", "takes tensors, not a sequence"),
+        (COLLECT, "middle = SequenceAt", "middle = Add", "input 0 takes a tensor, not a sequence"),
+        (COLLECT, "int64[3] {1, 3, 1}", "int64[2, 2] {1, 3, 1, 1}", "does not add up to 5"),
         (COLLECT, "int64 {-2}", "int64 {-4}", "position -4 is not in a sequence of 3"),
         (SCAN, "float[7, 3] z", "float[6, 3] z", r"\[6, 7\] elements"),
+        (SCAN, "float[7, 3] z", "float z", "axis 0 is not an axis of a single number"),
+        (SCAN, "_inputs: int = 2", "_inputs: int = 4", "num_scan_inputs=4 of 3 inputs"),
+        (SCAN, "scan_input_axes: ints = [1, 0]", "scan_input_axes: ints = [1]",
+         r"scan_input_axes is \[1\], and must be 2 integers"),
+        (SCAN, "body: graph", "other: graph", "Scan 'last' .*: attribute body is missing"),
+        (LOOP, "yes, x)", "yes, x, x)", "a body of 3 inputs and 3 outputs for 2 values"),
+        (LOOP, "yes, x)", "yes)", "a body of 3 inputs and 3 outputs for 0 values"),
+        (LOOP, "int64 {5}", "int64[2] {5, 5}", r"the trip count is int64\[2\], expected one"),
+        (LOOP, "body = step", "other = step", "Loop 'y' .*: attribute body is missing"),
+        (COLLECT, "SequenceLength (kept)", "SequenceLength (kept, x)", "input 1 is one too many"),
+        (MAP, "(parts, z)", "(x, z)", "input 0 takes a sequence, not a tensor"),
+        (MAP, "float[2, 2] by)", "float[2, 2] by, float a)", "SequenceMap 'mapped' .*: ONNX makes"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused(text: str, old: str, new: str, reason: str) -> None:

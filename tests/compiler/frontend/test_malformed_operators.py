@@ -33,6 +33,9 @@ EMBEDDINGS: Inputs = [
 PRODUCT: Inputs = [normal(3, 64), BYTES, normal(7, 2), np.ones((7, 1), np.uint8)]
 TABLE: Inputs = [np.ones((11, 20), np.uint8), np.array([1, 2]), normal(11, 3)]
 
+QUANTA = np.ones((3, 4), np.uint8)
+STEP, ZERO = np.float32([0.5])[0], np.uint8([1])[0]
+
 WHOLE: dict[str, tuple[Inputs, tuple[int, ...], dict[str, Any]]] = {
     "Attention": (ATTENTION, (), {"num_heads": 3}),
     "MultiHeadAttention": (MULTI_HEAD, (), {"num_heads": 3}),
@@ -44,6 +47,15 @@ WHOLE: dict[str, tuple[Inputs, tuple[int, ...], dict[str, Any]]] = {
     "FusedMatMul": ([normal(2, 3), normal(3, 5)], (), {}),
     "FusedConv": ([normal(1, 4, 7, 9), normal(6, 4, 3, 3)], (), {}),
     "MatMulNBits": (PRODUCT, (1, 2, 3), {"N": 7, "K": 64, "bits": 4, "block_size": 32}),
+    "FusedGemm": ([normal(2, 3), normal(3, 5)], (), {"activation": "Relu"}),
+    "QLinearConcat": ([STEP, ZERO, *[QUANTA, STEP, ZERO] * 2], (0, 1), {"axis": 1}),
+    "QLinearAveragePool": (
+        [np.ones((1, 2, 6, 6), np.uint8), *[STEP, ZERO] * 2],
+        (),
+        {"kernel_shape": [2, 2]},
+    ),
+    "MatMulIntegerToFloat": ([QUANTA, QUANTA.T, STEP, STEP], (), {}),
+    "DynamicQuantizeMatMul": ([normal(3, 4), QUANTA.T, STEP], (), {}),
     "GatherBlockQuantized": (TABLE, (0, 2), {"bits": 4, "block_size": 16}),
 }
 """Of each operator: inputs, those that are constants, and attributes that are imported."""
@@ -55,6 +67,14 @@ CASES: list[tuple[str, dict[int, Array | None], dict[str, Any], str]] = [
     ("Attention", {4: normal(2)}, {}, DIMENSIONS.format(5)),
     ("Attention", {5: normal(5, 5)}, {}, DIMENSIONS.format(4)),
     ("Attention", {}, {"qkv_hidden_sizes": [12, 24]}, "and must be 3 integers"),
+    ("Attention", {}, {"qkv_hidden_sizes": 12}, "attribute qkv_hidden_sizes is 12, and must be a"),
+    ("Attention", {}, {"num_heads": 1.5}, "attribute num_heads is 1.5, and must be an integer"),
+    (
+        "MultiHeadAttention",
+        {i: ROWS.astype(np.int32) for i in range(3)},
+        {"unidirectional": 1},
+        "takes floating-point numbers, not int32",
+    ),
     ("Attention", {}, {"qkv_hidden_sizes": [-12, 24, 24]}, "do not add up to 36"),
     ("MultiHeadAttention", {}, {"num_heads": 0}, "num_heads=0, and must be positive"),
     ("MultiHeadAttention", {0: normal(5, 12)}, {}, DIMENSIONS.format(3)),
@@ -71,6 +91,7 @@ CASES: list[tuple[str, dict[int, Array | None], dict[str, Any], str]] = [
     ("GroupQueryAttention", {4: None}, {}, "input 4 is missing"),
     ("GroupQueryAttention", {6: ints()}, {}, "total_sequence_length is (), and must be one"),
     ("GroupQueryAttention", {6: ints(0)}, {}, "total_sequence_length=0 is less than 1 tokens"),
+    ("GroupQueryAttention", {6: np.array(2**62)}, {}, "a constant of shape (4611686018427387904,)"),
     ("GroupQueryAttention", {7: normal(8)}, {}, DIMENSIONS.format(2)),
     ("GroupQueryAttention", {10: normal(7)}, {}, DIMENSIONS.format(4)),
     ("GroupQueryAttention", {10: normal(1, 7)}, {}, DIMENSIONS.format(4)),
@@ -88,6 +109,14 @@ CASES: list[tuple[str, dict[int, Array | None], dict[str, Any], str]] = [
     ("EmbedLayerNormalization", {0: ints(1, 2)}, {}, DIMENSIONS.format(2)),
     ("FusedMatMul", {1: None}, {}, "input 1 is missing"),
     ("FusedConv", {}, {"activation": "LeakyRelu"}, "activation_params is (), and must be alpha"),
+    ("FusedConv", {}, {"pads": 1}, "attribute pads is 1, and must be a list"),
+    ("FusedConv", {}, {"pads": [0.5] * 4}, "(0.5, 0.5, 0.5, 0.5), and must be a list"),
+    ("FusedGemm", {}, {"activation": 1}, "attribute activation is 1, and must be a text"),
+    ("QLinearConcat", dict.fromkeys(range(8)), {}, "input 2 is missing"),
+    ("QLinearConcat", {}, {"axis": "1"}, "attribute axis is '1', and must be an integer"),
+    ("QLinearAveragePool", {}, {"kernel_shape": 2}, "attribute kernel_shape is 2, and must be a"),
+    ("MatMulIntegerToFloat", {3: None}, {}, "input 3 is missing"),
+    ("DynamicQuantizeMatMul", {2: None}, {}, "input 2 is missing"),
     ("MatMulNBits", {}, {"N": 0}, "N=0, and must be positive"),
     ("MatMulNBits", {}, {"K": 0}, "K=0, and must be positive"),
     ("MatMulNBits", {}, {"K": 99}, "rows of 64 numbers, and of (64,) in the data, for K=99"),
@@ -106,7 +135,7 @@ def refusable(op: str, inputs: dict[int, Array | None], attrs: dict[str, Any]) -
     """The whole node with other inputs and attributes; absent ones at the end are left out."""
     whole, known, given = WHOLE[op]
     changed = [inputs.get(i, x) for i, x in enumerate(whole)]
-    while changed[-1] is None:
+    while changed and changed[-1] is None:
         changed.pop()
     known = tuple(i for i in known if i < len(changed))
     return model_of(op, changed, known, **{**given, **attrs})[0]

@@ -17,6 +17,8 @@ from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.frontend.onnx import from_onnx
 from tunefarm.compiler.ir import Call, Constant, IRModule, Var, post_order
 
+import tunefarm
+
 MODELS = Path(__file__).parent / "models"
 SHAPES = {"dynamic_attention": {"x": (3, 4, 16)}}
 F32, I64 = TensorProto.FLOAT, TensorProto.INT64
@@ -370,3 +372,12 @@ def test_float32_weights_of_a_bfloat16_layer_are_rounded(
     inputs = [tensor("x", *image, dtype=TensorProto.BFLOAT16), tensor("w", *weights)]
     with pytest.raises(ModelError, match="different dtypes, bfloat16 and float32"):
         from_onnx(model(nodes, inputs, ["y"], {"b": constants["b"]}))
+
+
+@pytest.mark.parametrize("op", ["GlobalLpPool", "GlobalAveragePool", "GlobalMaxPool"])
+def test_global_pools_of_few_channels_are_built(op: str) -> None:
+    nodes = [helper.make_node(op, ["x"], ["y"])]
+    module = from_onnx(model(nodes, [tensor("x", 1, 2, 4, 4)], ["y"]))
+    feeds = {"x": np.random.default_rng(0).standard_normal((1, 2, 4, 4)).astype(np.float32)}
+    got = tunefarm.build(module).run(feeds)["y"]
+    np.testing.assert_allclose(got, evaluate(module, feeds)[0], rtol=1e-5)

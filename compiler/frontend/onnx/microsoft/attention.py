@@ -7,9 +7,9 @@ from itertools import accumulate, pairwise
 from math import inf
 
 import numpy as np
-from tunefarm.compiler.dtypes import lowest_of
+from tunefarm.compiler.dtypes import is_float, lowest_of
 from tunefarm.compiler.frontend.onnx import contract
-from tunefarm.compiler.frontend.onnx.microsoft.standard import pair, positive, ranked, refuse
+from tunefarm.compiler.frontend.onnx.microsoft.standard import pair, refuse
 from tunefarm.compiler.frontend.onnx.node import (
     Converter,
     Node,
@@ -40,6 +40,13 @@ def attend(node: Node, q: Expr, k: Expr, v: Expr, masks: Iterable[Expr]) -> Expr
     for mask in masks:
         scores = node.emit("add", scores, mask)
     return node.emit("matmul", node.emit("softmax", scores, axis=-1), v)
+
+
+def float_of(q: Expr) -> str:
+    """The dtype of queries and scores."""
+    if not is_float(dtype_of(q)):
+        raise Unsupported(f"takes floating-point numbers, not {dtype_of(q)}")
+    return dtype_of(q)
 
 
 def heads_of(x: Expr, heads: int) -> Expr:
@@ -85,7 +92,7 @@ def _attended(
         k, v = (concat(sides, 2, node.name) for sides in zip(past, (k, v), strict=True))
     masks = _masks(node, mask, q, shape_of(k)[2], new)
     if node.has(bias):
-        masks.append(ranked(node, bias, 4))
+        masks.append(node.ranked(bias, 4))
     return [joined(attend(node, q, k, v, masks)), k, v]
 
 
@@ -94,7 +101,7 @@ def _masks(node: Node, mask: int, q: Expr, keys: int, new: int) -> list[Expr]:
     ``unidirectional``: nothing, or one term. Later keys have the lowest number whatever the mask
     says of them, and are below those that it masks unless these have that of float32, in which
     onnxruntime masks."""
-    (batch, _, tokens, _), dtype = shape_of(q), dtype_of(q)
+    (batch, _, tokens, _), dtype = shape_of(q), float_of(q)
     term: Expr = constant(0, dtype)
     later = lowest_of(dtype)
     if node.has(mask):
@@ -118,7 +125,7 @@ def _keys_kept(node: Node, mask: Expr, batch: int, keys: int) -> Expr:
             return node.emit("greater", expand_dims(mask, [1, 2]), like(0, mask))
         case (first, _, last) if (first, last) == (batch, keys):
             return node.emit("greater", expand_dims(mask, [1]), like(0, mask))
-        case (count,) if count in (batch, 2 * batch):
+        case (count,) if batch and count in (batch, 2 * batch):
             places = like(np.arange(keys), mask)
             ends, *starts = parts_of(mask, [batch] * (count // batch), 0)
             kept = node.emit("less", places, reshape(ends, (batch, 1, 1, 1)))
@@ -135,17 +142,18 @@ def _attention(node: Node) -> list[Expr | None]:
     the scores; the second result is the keys and values of past and present."""
     unsupported = {"do_rotary": 0, "past_present_share_buffer": 0}
     refuse(node, unsupported, {6: "past_sequence_length"})
-    heads = positive(node, "num_heads")
-    projected = contract.matmul(node, ranked(node, 0, 3), ranked(node, 1, 2))
+    heads = node.positive("num_heads")
+    projected = contract.matmul(node, node.ranked(0, 3), node.ranked(1, 2))
     if node.has(2):
-        projected = node.emit("add", projected, ranked(node, 2, 1))
-    widths = node.attr("qkv_hidden_sizes") or (shape_of(projected)[2] // 3,) * 3
+        projected = node.emit("add", projected, node.ranked(2, 1))
+    thirds = (shape_of(projected)[2] // 3,) * 3
+    widths = node.attr("qkv_hidden_sizes", thirds) or thirds
     if len(widths) != 3:
         raise Unsupported(f"qkv_hidden_sizes is {widths}, and must be 3 integers")
     q, k, v = (swapped(heads_of(p, heads)) for p in parts_of(projected, widths, 2))
     past = None
     if node.has(4):
-        sides = parts_of(ranked(node, 4, 5), (1, 1), 0)
+        sides = parts_of(node.ranked(4, 5), (1, 1), 0)
         keys, values = (reshape(p, shape_of(p)[1:]) for p in sides)
         past = keys, values
     y, *present = _attended(node, q, k, v, past, 3, 5)
@@ -162,10 +170,10 @@ def _multi_head_attention(node: Node) -> list[Expr | None]:
     refuse(node, {}, {8: "past_sequence_length", 9: "cache_indirection"})
     if not node.has(1) or any(rank_of(node.input(i)) == 5 for i in (0, 1)):
         raise Unsupported("queries, keys and values packed into one tensor are not supported")
-    heads = positive(node, "num_heads")
-    sides = [ranked(node, 0, 3), ranked(node, 1, 3, 4), ranked(node, 2, 3, 4)]
+    heads = node.positive("num_heads")
+    sides = [node.ranked(0, 3), node.ranked(1, 3, 4), node.ranked(2, 3, 4)]
     if node.has(3):
-        width, total = shape_of(node.x)[2], shape_of(ranked(node, 3, 1))[0]
+        width, total = shape_of(node.x)[2], shape_of(node.ranked(3, 1))[0]
         biases = parts_of(node.input(3), (width, width, total - 2 * width), 0)
         sides = [
             node.emit("add", x, bias) if rank_of(x) == 3 else x

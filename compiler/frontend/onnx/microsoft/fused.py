@@ -27,7 +27,7 @@ _ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
 
 def _activated(node: Node, y: Expr, parameters: Mapping[str, float]) -> Expr:
     """The activation of ``y`` that the node names; none if it names none."""
-    name = node.attr("activation")
+    name = node.attr("activation", "")
     if not name:
         return y
     if name not in _ACTIVATIONS:

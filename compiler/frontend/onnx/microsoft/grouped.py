@@ -9,20 +9,21 @@ import numpy as np
 from tunefarm.compiler.frontend.onnx.microsoft.attention import (
     added,
     attend,
+    float_of,
     heads_of,
     joined,
     parts_of,
     swapped,
 )
 from tunefarm.compiler.frontend.onnx.microsoft.rotary import caches_of, places_from, rotated
-from tunefarm.compiler.frontend.onnx.microsoft.standard import pair, positive, ranked, refuse
+from tunefarm.compiler.frontend.onnx.microsoft.standard import pair, refuse
 from tunefarm.compiler.frontend.onnx.node import (
     Converter,
     Node,
     Unsupported,
     broadcast_to,
+    check_extents,
     concat,
-    dtype_of,
     expand_dims,
     like,
     reshape,
@@ -74,6 +75,7 @@ def _total(node: Node) -> int:
     values = node.ints(6, "total_sequence_length")
     if len(values) != 1:
         raise Unsupported(f"total_sequence_length is {values}, and must be one integer")
+    check_extents(values)
     return values[0]
 
 
@@ -115,7 +117,7 @@ def _masks(node: Node, span: _Span, dtype: str) -> list[Expr]:
     if window > 0:
         earliest = node.emit("subtract", places, like(window, places))
         kept = node.emit("logical_and", kept, node.emit("greater", keys, earliest))
-    bias = [ranked(node, 10, 4)] if node.has(10) else []
+    bias = [node.ranked(10, 4)] if node.has(10) else []
     if isinstance(kept, Constant) and kept.data.all():
         return bias
     return [added(node, kept, dtype), *bias]
@@ -166,12 +168,12 @@ def _grouped_attention(node: Node) -> list[Expr | None]:
     scores; weights of norms. The second and third result are keys and values of past and present.
     """
     _refuse_others(node)
-    heads, shared = positive(node, "num_heads"), positive(node, "kv_num_heads")
-    batch, tokens, width = shape_of(ranked(node, 0, 3))
+    heads, shared = node.positive("num_heads"), node.positive("kv_num_heads")
+    batch, tokens, width = shape_of(node.ranked(0, 3))
     if heads % shared:
         raise Unsupported(f"num_heads={heads} is no multiple of kv_num_heads={shared}")
     if node.has(1):
-        sides = [ranked(node, i, 3) for i in range(3)]
+        sides = [node.ranked(i, 3) for i in range(3)]
     else:
         size = width // (heads + 2 * shared)
         sides = parts_of(node.x, [n * size for n in (heads, shared, shared)], 2)
@@ -180,14 +182,14 @@ def _grouped_attention(node: Node) -> list[Expr | None]:
     past = pair(node, 3, 4, 4)
     span = _span(node, shape_of(past[0])[2] if past else 0, batch, tokens)
     if node.attr("do_rotary", 0):
-        places = ranked(node, 9, 2) if node.has(9) else places_from(node, span.first, tokens)
+        places = node.ranked(9, 2) if node.has(9) else places_from(node, span.first, tokens)
         caches, pairs = caches_of(node, 7), bool(node.attr("rotary_interleaved", 0))
         q, k = (rotated(node, x, caches, places, 2, pairs) for x in (q, k))
     k, v = swapped(k), swapped(v)
     if past:
         k, v = _cached(node, past[0], k, span), _cached(node, past[1], v, span)
     keys, values = (take_range(x, 2, 0, span.keys) for x in (k, v))
-    return [_mixed(node, q, keys, values, _masks(node, span, dtype_of(q))), k, v]
+    return [_mixed(node, q, keys, values, _masks(node, span, float_of(q))), k, v]
 
 
 CONVERTERS: dict[str, Converter] = {"GroupQueryAttention": _grouped_attention}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from tunefarm.compiler.frontend.onnx.microsoft.standard import ranked
 from tunefarm.compiler.frontend.onnx.node import (
     Converter,
     Node,
@@ -35,7 +34,7 @@ def _sum(node: Node, first: Expr, *others: Expr) -> Expr:
 def _skipped(node: Node, bias: int) -> Expr:
     """The sum of input and skip, and of the input ``bias`` if it is there."""
     biases = [node.input(bias)] if node.has(bias) else []
-    return _sum(node, ranked(node, 0, 2, 3), node.input(1), *biases)
+    return _sum(node, node.ranked(0, 2, 3), node.input(1), *biases)
 
 
 def _skip_layer_norm(node: Node) -> list[Expr | None]:
@@ -54,14 +53,14 @@ def _skip_rms_norm(node: Node) -> list[Expr | None]:
 def _embed_layer_norm(node: Node) -> list[Expr | None]:
     """The layer norm of the sum of each word's, position's and segment's row; how many words a mask
     keeps; the sum."""
-    words, places = ranked(node, 0, 2), ranked(node, 3, 2)
+    words, places = node.ranked(0, 2), node.ranked(3, 2)
     if node.has(8):
-        places = gather(places, ranked(node, 8, 2), 0, node.name)
+        places = gather(places, node.ranked(8, 2), 0, node.name)
     else:
         places = take_range(places, 0, 0, shape_of(words)[1], node.name)
-    total = _sum(node, gather(ranked(node, 2, 2), words, 0, node.name), places)
+    total = _sum(node, gather(node.ranked(2, 2), words, 0, node.name), places)
     if node.has(1):
-        segments = gather(ranked(node, 4, 2), ranked(node, 1, 2), 0, node.name)
+        segments = gather(node.ranked(4, 2), node.ranked(1, 2), 0, node.name)
         total = _sum(node, total, segments)
     return [_layer_norm(node, total, node.input(5), node.input(6)), _words_kept(node), total]
 
@@ -70,7 +69,7 @@ def _words_kept(node: Node) -> Expr:
     """The number of words of each row that the mask keeps; without mask it is 0."""
     if not node.has(7):
         return constant(np.zeros(shape_of(node.x)[:1]), "int32")
-    mask = ranked(node, 7, 2)
+    mask = node.ranked(7, 2)
     ones = cast(node.emit("equal", mask, like(1, mask)), "int32")
     return node.emit("sum", ones, axes=(1,), keepdims=False)
 

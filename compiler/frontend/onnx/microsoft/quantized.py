@@ -20,7 +20,7 @@ from tunefarm.compiler.frontend.onnx.node import (
     dtype_of,
     rank_of,
 )
-from tunefarm.compiler.frontend.onnx.quantize import bias_of, operand, parameter, result
+from tunefarm.compiler.frontend.onnx.quantize import bias_of, operand, parameter, result, spread
 from tunefarm.compiler.ir import Expr
 
 
@@ -38,8 +38,8 @@ def _on_numbers(op: str, operands: int = 1) -> Converter:
 
 def _concat(node: Node) -> Expr:
     """The result's scale and zero point come first."""
-    parts = [operand(node, i) for i in range(2, len(node.inputs), 3)]
-    axis = axis_of(int(node.required("axis")), rank_of(parts[0]))
+    parts = [operand(node, i) for i in range(2, max(len(node.inputs), 3), 3)]
+    axis = axis_of(node.required("axis", 1), rank_of(parts[0]))
     return result(node, concat(parts, axis, node.name), 0, "uint8")
 
 
@@ -66,9 +66,10 @@ def _integer_product(node: Node) -> Expr:
     """MatMulIntegerToFloat: A, B, scales of A and B, zero points of A and B, bias."""
     a, b = node.input(0), node.input(1)
     numbers = [
-        quantize.dequantized(node, x, scale, parameter(node, zero, x, axis))
+        quantize.dequantized(
+            node, x, spread(node.input(index), x, axis), parameter(node, zero, x, axis)
+        )
         for x, axis, index, zero in ((a, -2, 2, 4), (b, -1, 3, 5))
-        if (scale := parameter(node, index, x, axis)) is not None
     ]
     y = contract.matmul(node, *numbers)
     return node.emit("add", y, node.input(6)) if node.has(6) else y
@@ -85,8 +86,7 @@ def _dynamic_product(node: Node) -> Expr:
     total = quantize.CONVERTERS["MatMulInteger"](integers)
     assert scale is not None
     assert not isinstance(total, Sequence)
-    step = parameter(node, 2, node.input(1), -1)
-    assert step is not None
+    step = spread(node.input(2), node.input(1), -1)
     y = node.emit("multiply", cast(total, "float32"), node.emit("multiply", step, scale))
     return node.emit("add", y, node.input(4)) if node.has(4) else y
 

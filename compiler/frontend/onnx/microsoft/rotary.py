@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from tunefarm.compiler.frontend.onnx.microsoft.standard import positive, ranked, refuse
+from tunefarm.compiler.frontend.onnx.microsoft.standard import refuse
 from tunefarm.compiler.frontend.onnx.node import (
     Converter,
     Node,
@@ -33,7 +33,7 @@ def places_from(node: Node, first: int | Expr, count: int) -> Expr:
 
 def caches_of(node: Node, first: int) -> tuple[Expr, Expr]:
     """Cosines and sines, [place, pair], the input ``first`` and the next."""
-    caches = ranked(node, first, 2), ranked(node, first + 1, 2)
+    caches = node.ranked(first, 2), node.ranked(first + 1, 2)
     shapes = shape_of(caches[0]), shape_of(caches[1])
     if shapes[0] != shapes[1] or 0 in shapes[0]:
         raise Unsupported(f"cosines and sines have shapes {shapes[0]} and {shapes[1]}")
@@ -81,7 +81,7 @@ def _rotary_embedding(node: Node) -> Expr:
     """Data of heads apart, [batch, heads, tokens, size], or joined, [batch, tokens, heads · size];
     places, or the first token's; cosines; sines."""
     refuse(node, {"is_packed_batching": 0, "scale": 1.0}, {})
-    x, places, caches = ranked(node, 0, 3, 4), ranked(node, 1, 0, 1, 2), caches_of(node, 2)
+    x, places, caches = node.ranked(0, 3, 4), node.ranked(1, 0, 1, 2), caches_of(node, 2)
     shape, interleaved = shape_of(x), bool(node.attr("interleaved", 0))
     if rank_of(places) < 2:
         if shape_of(places) not in ((), (1,)):
@@ -91,7 +91,7 @@ def _rotary_embedding(node: Node) -> Expr:
         return rotated(node, x, caches, places, 1, interleaved)
     size = 2 * shape_of(caches[0])[1]
     if node.attr("rotary_embedding_dim", 0):
-        size = shape[2] // positive(node, "num_heads")
+        size = shape[2] // node.positive("num_heads")
     if size == 0 or shape[2] % size:
         raise Unsupported(f"{shape[2]} columns do not divide into heads of {size}")
     apart = reshape(x, (*shape[:2], shape[2] // size, size))
