@@ -13,6 +13,7 @@ from tunefarm.compiler.frontend.onnx.contract import matmul
 from tunefarm.compiler.frontend.onnx.nn import conv
 from tunefarm.compiler.frontend.onnx.node import (
     Converter,
+    Malformed,
     Node,
     Unsupported,
     axis_of,
@@ -27,6 +28,7 @@ from tunefarm.compiler.frontend.onnx.node import (
     rank_of,
     reshape,
     shape_of,
+    take_range,
 )
 from tunefarm.compiler.ir import Constant, Expr, tensor_type
 from tunefarm.compiler.ops import call
@@ -41,11 +43,23 @@ def _spread(node: Node, parameter: Expr, x: Expr) -> Expr:
     axis = axis_of(node.attr("axis", 1), rank)
     if not block:
         return per_channel(parameter, rank, axis)
+    _check_blocks(node, parameter, x, axis, block)
     extents = list(shape_of(parameter))
     extents.insert(axis + 1, block)
     wide = broadcast_to(expand_dims(parameter, [axis + 1]), extents)
     extents[axis : axis + 2] = [extents[axis] * block]
-    return reshape(wide, extents)
+    return take_range(reshape(wide, extents), axis, 0, shape_of(x)[axis])
+
+
+def _check_blocks(node: Node, parameter: Expr, x: Expr, axis: int, block: int) -> None:
+    """Malformed unless there is a number for each block along the axis of ``x``."""
+    extents = list(shape_of(x))
+    extents[axis] = -(-extents[axis] // max(block, 1))
+    if block < 0 or shape_of(parameter) != tuple(extents):
+        raise Malformed(
+            f"scales or zero points of shape {shape_of(parameter)} for data of shape {shape_of(x)} "
+            f"in blocks of {block} along axis {axis}"
+        )
 
 
 def _rounded(node: Node, y: Expr, zero: Expr | None, dtype: str) -> Expr:
@@ -107,6 +121,8 @@ def _dequantize(node: Node) -> Expr:
     axis = axis_of(node.attr("axis", 1), len(shape)) if block else 0
     in_blocks = block > 0 and shape[axis] % block == 0
     if in_blocks:
+        for parameter in node.all[1:]:
+            _check_blocks(node, parameter, node.x, axis, block)
         x = reshape(x, (*shape[:axis], shape[axis] // block, block, *shape[axis + 1 :]))
 
     def placed(parameter: Expr) -> Expr:

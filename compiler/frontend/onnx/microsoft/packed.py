@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from tunefarm.compiler.dtypes import is_float
-from tunefarm.compiler.frontend.onnx.microsoft.standard import positive, refuse
+from tunefarm.compiler.frontend.onnx.microsoft.standard import refuse
 from tunefarm.compiler.frontend.onnx.node import (
     Converter,
     Node,
@@ -88,7 +88,7 @@ def _matmul(node: Node) -> Expr:
     """A · Bᵀ + bias of B [N, K] in bytes with scales and zero points. What ``accuracy_level`` says
     of A, a kernel may do: its numbers keep as many bits in one byte, two or three."""
     refuse(node, {"weight_prepacked": 0}, {4: "g_idx"})
-    count, depth, block = (positive(node, name) for name in ("N", "K", "block_size"))
+    count, depth, block = (node.positive(name) for name in ("N", "K", "block_size"))
     data, scales = _rows(node, 1, "B", count), _rows(node, 2, "scales", count)
     zeros = _rows(node, 3, "zero_points", count) if node.has(3) else None
     if data.dtype != np.uint8:
@@ -102,7 +102,7 @@ def _matmul(node: Node) -> Expr:
         _check_blocks(name, given, (count, depth), block)
     blocks = -(-depth // block)
     shape = shape_of(node.x)
-    y = packed_product(
+    y: Expr = packed_product(
         reshape(cast(node.x, "float32"), (prod(shape[:-1]), depth)),
         regroup_quanta(data[:, : -(-depth * bits // 8)], bits),
         *(np.ascontiguousarray(p[:, :blocks].T.astype(np.float32)) for p in (scales, points)),
@@ -126,7 +126,7 @@ def _gather(node: Node) -> Expr:
             f"data of {data.dtype.name} with quantize_axis={axis}; only bytes along the last are "
             "supported"
         )
-    block, bits = positive(node, "block_size", 128), _bits(node)
+    block, bits = node.positive("block_size", 128), _bits(node)
     along = axis_of(int(node.attr("gather_axis", 0)), data.ndim)
     points = _zero_points(scales, zeros, bits)
     count = data.shape[-1] * 8 // bits
@@ -138,7 +138,7 @@ def _gather(node: Node) -> Expr:
 
     if along == axis:
         return found(_dequantized(_unpacked(data, bits), scales, points, block))
-    shifts, mask = np.arange(0, 8, bits, dtype=np.uint8), np.uint8(2**bits - 1)
+    shifts, mask = np.arange(0, 8, bits, dtype=np.uint8), np.array(2**bits - 1, np.uint8)
     parts = node.emit("right_shift", expand_dims(found(data), [-1]), Constant(shifts))
     numbers = node.emit("bitwise_and", parts, Constant(mask))
     wide = cast(reshape(numbers, (*shape_of(numbers)[:-2], count)), "float32")

@@ -31,11 +31,6 @@ def refuse(node: Node, attributes: Mapping[str, object], inputs: Mapping[int, st
             raise Unsupported(f"{name} (input {index}) is not supported")
 
 
-def positive(node: Node, attribute: str, default: int | None = None) -> int:
-    """``node.positive``."""
-    return node.positive(attribute, default)
-
-
 def pair(node: Node, first: int, second: int, *ranks: int) -> tuple[Expr, Expr] | None:
     """Two inputs that are both there, with one of these numbers of dimensions, or both not."""
     if not (node.has(first) or node.has(second)):
