@@ -6,7 +6,8 @@ A case is ROWSxDEPTHxCOLUMNS, one MatMulNBits; or decoderxLAYERSxPAST: layers of
 billion weights with the last product to its 32,000 words, one token behind a past of so many.
 ``ours`` and ``onnxruntime`` sum in float32, ``ours int8`` and ``onnxruntime int8`` are told that
 they may round activations to bytes (accuracy_level 4), and OpenVINO does. Errors are those beside
-float64 sums of the same weights, for products, and beside onnxruntime's float32 for the decoder.
+float64 sums of the same weights, for products, and beside onnxruntime's float32 for the decoder,
+which OpenVINO reads but does not run (2026.4: it writes beyond its cache).
 """
 
 from __future__ import annotations
@@ -164,6 +165,8 @@ def make_onnxruntime(case: str, weights: Weights, cores: int) -> dict[str, Conte
 
 
 def make_openvino(case: str, weights: Weights, cores: int) -> dict[str, Contender]:
+    if case.startswith("decoder"):
+        return {}
     model = model_of(case, weights)
     return {"OpenVINO": _first(in_openvino(model, feeds_of(model), cores))}
 
