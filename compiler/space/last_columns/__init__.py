@@ -20,12 +20,19 @@ first cache has lost: here both parts find them there, and cores fork and join o
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space import contraction
 from tunefarm.compiler.space.config import SketchSpace
 from tunefarm.compiler.space.contraction.default import config_cycles
 from tunefarm.compiler.space.last_columns.apply import schedule
-from tunefarm.compiler.space.last_columns.default import constraints_of, default_of, knobs_of
+from tunefarm.compiler.space.last_columns.default import (
+    constraints_of,
+    default_of,
+    knobs_of,
+    least_cycles,
+)
 from tunefarm.compiler.space.last_columns.nest import nest_of
 from tunefarm.compiler.space.last_columns.program import product_of
 from tunefarm.compiler.target import Target
@@ -34,12 +41,12 @@ NAME, VERSION = "last_columns", 1
 __all__ = ["schedule", "space"]
 
 
+@lru_cache(maxsize=64)
 def space(function: Function, target: Target) -> SketchSpace | None:
     """The knobs of a product of few columns more than whole vectors; None for others."""
     p = product_of(function, target.lanes("float32")) if target.kind == "llvm" else None
     if p is None:
         return None
-    default, cycles = default_of(p, target)
     other = contraction.space(function, target)
     assert other is not None
     as_one = config_cycles(p.both, target, p.lanes, other.default)
@@ -48,7 +55,7 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         VERSION,
         knobs_of(p, target),
         constraints_of(p, target),
-        {"sketch": NAME, **default},
+        {"sketch": NAME, **default_of(p, target)},
         lambda k: nest_of(p, target, k),
-        preferred=cycles < as_one,
+        preferred=least_cycles(p, target) < as_one,
     )

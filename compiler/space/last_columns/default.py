@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable
 
 import numpy as np
 from tunefarm.compiler.space import narrow
@@ -11,7 +11,8 @@ from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
 from tunefarm.compiler.space.contraction.default import tile_cycles
 from tunefarm.compiler.space.contraction.knobs import MAX_UNROLLED, UNROLLS, VECTORS, up_to
 from tunefarm.compiler.space.last_columns.program import Product
-from tunefarm.compiler.space.nests import default_tasks, task_choices
+from tunefarm.compiler.space.nests import task_choices
+from tunefarm.compiler.space.tiles import SERIAL_FLOPS
 from tunefarm.compiler.target import Target
 
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28)
@@ -20,6 +21,7 @@ LAST_ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
 SHORT = 32  # terms: sums of as many may be unrolled as a whole
 STEP_CYCLES = 1.2  # of a step of a tile's sum, beside its sums (``_between_steps``)
 MANY_SUMS = 16  # of a tile of the last columns: those of more take longer (``_few_sums``)
+NEAR_ROWS = 0.85  # times the time of ``narrow``, whose rows lie in the second cache
 FAR_BLOCK = 1.05  # times the time, if rows and results of a block fill half of the first cache
 
 
@@ -73,7 +75,7 @@ def cycles(p: Product, target: Target, k: Columns) -> Numbers:
     vectors = p.depth * tile_cycles(p.vectors, target, p.lanes, tile)
     vectors = vectors * _tiles(p, k) / -(-p.rows // whole(k, "rw"))
     of_last = {"rw": whole(k, "lw"), "rh": one, "ku": whole(k, "lu")}
-    last = narrow.cycles(p.last, target, of_last)
+    last = NEAR_ROWS * narrow.cycles(p.last, target, of_last)
     last = last * (blocks * -(-height // whole(k, "lw"))) / -(-p.rows // whole(k, "lw"))
     block_bytes = 4 * height * (p.depth + p.columns)
     return (vectors + last) * np.where(block_bytes > target.l1_bytes // 2, FAR_BLOCK, 1.0)
@@ -93,24 +95,35 @@ def _between_steps(p: Product, target: Target, k: Columns) -> Numbers:
     return STEP_CYCLES / target.product_clocks * steps
 
 
-@lru_cache(maxsize=64)
-def default_of(p: Product, target: Target) -> tuple[Config, float]:
-    """The config of the fewest cycles in the model on the busiest core, and their number on one."""
-    knobs, tasks = {k.name: k.choices for k in knobs_of(p, target)}, _default_tasks(p, target)
+def default_of(p: Product, target: Target) -> Config:
+    """The config of the fewest cycles in the model on the busiest core."""
+    tasks = _default_tasks(p, target)
 
     def cost(k: Columns) -> Numbers:
         blocks = -(-p.rows // heights(p, k))
         shared = unevenness(blocks, target.num_cores) if tasks else 1.0
         return (cycles(p, target, k) + _between_steps(p, target, k)) * shared
 
-    found, _ = cheapest(
+    return _cheapest(p, target, cost, tasks)[0]
+
+
+def least_cycles(p: Product, target: Target) -> float:
+    """Cycles of the whole product on one core by the best config for that, as the models of other
+    sketches have them."""
+    return _cheapest(p, target, lambda k: cycles(p, target, k))[1]
+
+
+def _cheapest(
+    p: Product, target: Target, cost: Callable[[Columns], Numbers], tasks: int = 0
+) -> tuple[Config, float]:
+    knobs = {k.name: k.choices for k in knobs_of(p, target)}
+    few = Constraint("few sums", lambda k: _few_sums(p, k))
+    return cheapest(
         {n: knobs[n] for n in ("rw", "nv", "ku", "mb", "lw")},
         {"lu": max(int(u) for u in knobs["lu"]), "tasks": tasks},
-        (*constraints_of(p, target), Constraint("few sums", lambda k: _few_sums(p, k))),
+        (*constraints_of(p, target), few),
         cost,
     )
-    k = {name: np.array([value]) for name, value in found.items()}
-    return found, float(cycles(p, target, k)[0])
 
 
 def _few_sums(p: Product, k: Columns) -> Mask:
@@ -124,6 +137,7 @@ def _few_sums(p: Product, k: Columns) -> Mask:
 
 
 def _default_tasks(p: Product, target: Target) -> int:
-    """On a mesh one a core, as ``narrow`` has: cores that take turns move lines."""
-    tasks = default_tasks([p.both.node], target)
-    return min(tasks, 1) if target.has_mesh else tasks
+    """On a mesh one a core, as ``narrow`` has: cores that take turns move lines. 58,000 FLOPs take
+    twice as long on two cores as on one, 97,000 as long (10² and 13² of 17 channels)."""
+    shared = target.num_cores > 1 and 2 * p.rows * p.depth * p.columns > SERIAL_FLOPS
+    return (1 if target.has_mesh else 2) if shared else 0

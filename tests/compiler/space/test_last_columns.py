@@ -144,6 +144,12 @@ def test_cores_take_a_task_each() -> None:
     assert loop.extent.value == 2  # type: ignore[union-attr]
 
 
+def test_little_work_stays_on_one_core() -> None:
+    """10² of 17 channels take twice as long on two cores."""
+    workload = Workload.from_function(pointwise(10, 17, 17))
+    assert config_space(workload, SAPPHIRE).default["tasks"] == 0
+
+
 def test_features() -> None:
     space = last_columns.space(product(300, 40, 33), SAPPHIRE)
     assert space is not None
