@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tunefarm.compiler.dtypes import numpy_dtype
 from tunefarm.compiler.space.float_parts.forms import IN_PARTS, PART
 from tunefarm.compiler.space.image_rows.repetition import THEN, repetitions
+from tunefarm.compiler.space.last_columns import forms as last_columns
 from tunefarm.compiler.space.strassen.forms import (
     LANES,
     LEVELS,
@@ -54,6 +55,12 @@ TRANSFORMS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
         )
     },
     SCALED: scale_taps,
+    **{
+        last_columns.transform_name(lanes, turned): functools.partial(
+            last_columns.parted, lanes=lanes, turned=turned
+        )
+        for lanes, turned in product(last_columns.LANES, (False, True))
+    },
     **IN_PARTS,
 }
 

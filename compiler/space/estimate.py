@@ -15,6 +15,8 @@ from tunefarm.compiler.space.depthwise_winograd.knobs import work_cycles as dept
 from tunefarm.compiler.space.depthwise_winograd.program import depthwise_of
 from tunefarm.compiler.space.image_rows_winograd.knobs import work_cycles as image_rows_cycles
 from tunefarm.compiler.space.image_rows_winograd.program import rows_of
+from tunefarm.compiler.space.last_columns.default import cycles as last_columns_cycles
+from tunefarm.compiler.space.last_columns.program import product_of as product_apart_of
 from tunefarm.compiler.space.registry import config_space
 from tunefarm.compiler.space.strassen.default import cycles as strassen_cycles
 from tunefarm.compiler.space.strassen.forms import LEVELS
@@ -49,6 +51,10 @@ def cycles_on_one_core(
             c = narrow.narrow_of(function, one.lanes("float32"))
             assert c is not None
             return float(narrow.cycles(c, one, k)[0])
+        case "last_columns":
+            apart = product_apart_of(function, one.lanes("float32"))
+            assert apart is not None
+            return float(last_columns_cycles(apart, one, k)[0])
         case "contraction":
             c = contraction_of(function)
             assert c is not None

@@ -5,6 +5,9 @@ relu(conv(x, w) + b)   ->   concat(relu(conv(x, w[:16]) + b[:16]), relu(conv(x, 
 A vector that is all but empty costs as much as a full one. The columns beyond have their lanes
 along the terms of the sum (``space/narrow.py``), and both kernels write into one array. A model of
 both ways decides. Constants are split when the model is built.
+
+Of products, and of convolutions of one tap, a quarter of a vector at most has a kernel with the
+whole ones (``space/last_columns``), which reads their rows once.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from tunefarm.compiler.tir.schedule.loops import (
 )
 from tunefarm.compiler.tir.schedule.padding import pad_einsum
 from tunefarm.compiler.tir.schedule.pairs import halve_reduction, write_out_reduction
+from tunefarm.compiler.tir.schedule.parts import divide, join
 from tunefarm.compiler.tir.schedule.placement import compute_at, reverse_compute_at
 from tunefarm.compiler.tir.schedule.reduction import (
     decompose_reduction,
@@ -49,11 +50,13 @@ __all__ = [
     "compute_at",
     "compute_inline",
     "decompose_reduction",
+    "divide",
     "double_buffer",
     "find_block",
     "find_loop",
     "fuse",
     "halve_reduction",
+    "join",
     "limit",
     "loops_of",
     "overlap",

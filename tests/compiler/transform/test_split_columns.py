@@ -62,8 +62,7 @@ def widths(module: IRModule, target: Target = ZEN5) -> list[int]:
 
 
 SPLIT: dict[str, tuple[Any, ...]] = {
-    "a product": ((400, 64), 17),
-    "a pointwise convolution": ((1, 30, 30, 64), 33),
+    "a product of many more": ((400, 512), 22),
     "a convolution": ((1, 15, 15, 64), 17, 3),
 }
 
@@ -72,7 +71,7 @@ SPLIT: dict[str, tuple[Any, ...]] = {
 def test_both_parts_make_the_whole(name: str) -> None:
     module = module_of(*SPLIT[name])
     columns = SPLIT[name][1]
-    assert widths(module) == [columns - 1, 1]
+    assert widths(module) == [16, columns - 16]
     shape = SPLIT[name][0]
     x = np.random.default_rng(1).integers(-3, 4, shape).astype(F32)
     with PassContext(disabled_pass=("split_columns",)):
@@ -97,8 +96,10 @@ def test_a_zen_4_splits_where_it_measured_a_gain(
         (module_of((400, 64), 32), "whole vectors"),
         (module_of((400, 64), 31), "an almost full vector"),
         (module_of((400, 64), 513), "many vectors"),
-        (module_of((400, 64), 17, residual=True), "a residual would have to be taken apart"),
-        (module_of((400, 64), 17, turned=True), "weights whose columns are rows"),
+        (module_of((400, 64), 17), "a sketch that has both parts in one kernel"),
+        (module_of((1, 30, 30, 64), 33), "the same of pixels"),
+        (module_of((400, 512), 22, residual=True), "a residual would have to be taken apart"),
+        (module_of((400, 512), 22, turned=True), "weights whose columns are rows"),
         (module_of((1, 64), 17), "one row"),
     ],
 )

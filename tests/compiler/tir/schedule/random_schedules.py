@@ -189,6 +189,16 @@ def _reduction(program: PrimFunc, number: int) -> str:
     return _pick(found, number) if found else _block(program, number)
 
 
+def divide(program: PrimFunc, n: Numbers) -> PrimFunc:
+    block = _block(program, n[0])
+    iters = find_block(program, block).iters
+    return s.divide(program, block, n[1] % max(len(iters), 1), n[2])[0]
+
+
+def join(program: PrimFunc, n: Numbers) -> PrimFunc:
+    return s.join(program, _pick(_loops(program), n[0]), _pick(_loops(program), n[1]))
+
+
 def transform_layout(program: PrimFunc, n: Numbers) -> PrimFunc:
     param = n[0] % len(program.params)
     rank = len(program.params[param].shape)
@@ -203,4 +213,5 @@ STEPS: tuple[Step, ...] = (
     split, fuse, reorder, unroll, vectorize, vectorize_innermost, parallel, compute_inline,
     compute_at, reverse_compute_at, cache_read, cache_write, set_scope, permute_buffer,
     decompose_reduction, rfactor, halve_reduction, write_out_reduction, transform_layout,
+    divide, join,
 )  # fmt: skip

@@ -49,6 +49,15 @@ def written_out(program: PrimFunc) -> PrimFunc:
     return s.write_out_reduction(program, "C", loop(program, "C", 2))
 
 
+def divided(program: PrimFunc) -> PrimFunc:
+    return s.divide(program, "D", 1, 4)[0]
+
+
+def joined(program: PrimFunc) -> PrimFunc:
+    program = divided(program)
+    return s.join(program, loop(program, "D", 0), loop(program, "D_rest", 0))
+
+
 MATMUL: dict[str, Schedule] = {
     "plain": lambda p: p,
     "split": lambda p: s.split(p, loop(p, "C", 0), 2, 3)[0],
@@ -64,6 +73,9 @@ MATMUL: dict[str, Schedule] = {
     "permute_buffer": lambda p: s.permute_buffer(p, "C", (1, 0)),
     "pack_buffer": lambda p: s.pack_buffer(p, "C", PackedLayout(((), (4,)), (1, 0, 2))),
     "decompose_reduction": decomposed,
+    "divide": divided,
+    "divide a sum": lambda p: s.divide(p, "C", 0, 2)[0],
+    "join": joined,
     "set_scope": lambda p: s.set_scope(p, "C", "local"),
     "rfactor": rfactored,
     "halve_reduction": halved,
@@ -180,6 +192,24 @@ REFUSALS: dict[str, tuple[Schedule, str]] = {
     "packed output": (
         lambda p: s.transform_layout(p, 3, PackedLayout(((), ()), (1, 0))),
         "D is an output",
+    ),
+    "divided at its end": (lambda p: s.divide(p, "C", 1, 6)[0], "inside of the extent, 6, of a"),
+    "divided sum": (lambda p: s.divide(p, "C", 2, 2)[0], "of a spatial iterator"),
+    "divided tiles": (
+        lambda p: s.divide(tiled(p), "D", 0, 2)[0],
+        "the loops of block D are scheduled; divide it before",
+    ),
+    "join of a reader": (
+        lambda p: s.join(p, loop(p, "C", 0), loop(p, "D", 0)),
+        "loop i writes C, and loop i may touch the same elements",
+    ),
+    "join of what is not behind": (
+        lambda p: s.join(p, loop(p, "D", 0), loop(p, "C", 0)),
+        "loop i does not follow loop i",
+    ),
+    "join of other extents": (
+        lambda p: s.join(q := s.divide(p, "D", 0, 2)[0], loop(q, "D", 0), loop(q, "D_rest", 0)),
+        "not both serial, without hints, and of as many iterations: 2 and 3",
     ),
     "scope of an output": (lambda p: s.set_scope(p, "D", "local"), "its scope is fixed"),
 }
