@@ -24,7 +24,7 @@ from tunefarm.compiler.ir import Attrs, AttrValue, Call, Constant, TensorType, T
 from tunefarm.compiler.ir import Expr as Value
 from tunefarm.compiler.ops.base import Array, Op, Pattern, call, register
 from tunefarm.compiler.ops.common import out_type, require_dtype
-from tunefarm.compiler.tir.ir import Expr, Operand, binary
+from tunefarm.compiler.tir.ir import Expr, binary
 
 BITS = (2, 4, 8)
 LARGEST = {1: 127.0, 2: 32_639.0, 3: 8_355_000.0}  # that bytes hold which are from -128 to 127 each
@@ -90,15 +90,12 @@ def unpack_quanta(quanta: Array, bits: int, depth: int) -> Array:
     return parts.reshape(groups * terms_of_group(bits), columns)[:depth]
 
 
-def quantum(
-    quanta: te.Tensor, bits: int, group: Operand, plane: Expr, column: Expr, term: Expr
-) -> Expr:
-    """The number of a column in a group of terms, as an expression of uint8."""
-    value = quanta[group, column, term]
+def bits_of(value: Expr, bits: int, plane: Expr) -> Expr:
+    """The number of a plane in a byte, which may be in a wider type."""
     if bits == 8:
         return value
-    shift = te.cast(plane * bits, "uint8")
-    return binary("bitand", binary("shr", value, shift), te.const(2**bits - 1, "uint8"))
+    shift = te.cast(plane * bits, value.dtype)
+    return binary("bitand", binary("shr", value, shift), te.const(2**bits - 1, value.dtype))
 
 
 def sizes_of(types: Sequence[TensorType], attrs: Attrs) -> tuple[int, int, int, int]:
@@ -143,7 +140,7 @@ def _compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.Tenso
 
     def element(i: Expr, j: Expr) -> te.Reduce:
         place = k % terms
-        w = quantum(quanta, bits, k // terms, place // NEIGHBOURS, j, place % NEIGHBOURS)
+        w = bits_of(quanta[k // terms, j, place % NEIGHBOURS], bits, place // NEIGHBOURS)
         point = te.cast(zeros[0][k // block, j], "float32") if zeros else zero_of(attrs)
         weight = (te.cast(w, "float32") - point) * scales[k // block, j]
         return te.sum(x[i, k] * weight, [k])

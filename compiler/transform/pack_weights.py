@@ -1,12 +1,13 @@
-"""Weights of a few bits stay so in products, on targets that sum products of bytes.
+"""Weights of a few bits stay so in products.
 
 matmul(x, dequantize(w, s, z))                 ->  packed_matmul(x, w's bits, s, z)
 matmul(x, reshape(dequantize(w[g, b, n], …)))  ->  the same with a scale for each block of b terms
 
 Weights that no integer product took, nor one of these, are numbers from here on
 (``plain_weights``). A matrix of four bits is read in an eighth of the time that its floats take,
-where few rows wait for them, and takes an eighth of the memory; of many rows the product takes as
-long (``space/packed_product``). With AMX those are faster by it, in floats.
+where few rows wait for them, and takes an eighth of the memory. Where products of bytes are summed
+those of many rows take as long (``space/packed_product``); elsewhere these are made of floats, and
+so they are with AMX, which is faster by them.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from tunefarm.compiler.evaluate import call_reference
 from tunefarm.compiler.ir import Call, Constant, Expr, IRModule, tensor_type
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.ops.packed import BITS, dequantized, pack_quanta, packed_product, sizes_of
-from tunefarm.compiler.space.packed_product import applies, has_whole_groups
+from tunefarm.compiler.space.packed_product import has_whole_groups, sums_bytes
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.constants import permutation, reshape
 from tunefarm.compiler.transform.rewrite import Uses, rewrite_main
 
 Array = NDArray[Any]
 LEAST_COLUMNS = 16
-MOST_ROWS_BESIDE_AMX = 16
+MOST_ROWS_BESIDE_AMX = 16  # that makes products of floats
+MOST_ROWS_AS_FLOATS = 8  # of products whose weights become floats on their way
 _SIGN = 128
 
 
@@ -44,7 +46,7 @@ def plain_weights(module: IRModule, target: Target) -> IRModule:
 
 
 def _unpacked(node: Call, target: Target) -> Expr | None:
-    if node.op != "packed_matmul" or _keeps(node, target):
+    if node.op != "packed_matmul" or _is_kept(node, target):
         return None
     x, *weights = node.args
     known = [a.data for a in weights if isinstance(a, Constant)]
@@ -53,13 +55,19 @@ def _unpacked(node: Call, target: Target) -> Expr | None:
     return call("matmul", x, matrix, name=node.name)
 
 
-def _keeps(node: Call, target: Target) -> bool:
-    """Whether a target has a kernel for weights that stay packed, and no faster one for floats."""
+def _is_kept(node: Call, target: Target) -> bool:
     types = [tensor_type(a) for a in node.args]
-    rows, (depth, columns, bits, block) = types[0].shape[0], sizes_of(types, node.attrs)
-    few = rows <= MOST_ROWS_BESIDE_AMX or not target.has("amx-bf16")
+    return _stays(types[0].shape[0], *sizes_of(types, node.attrs), target)
+
+
+def _stays(rows: int, depth: int, columns: int, bits: int, block: int, target: Target) -> bool:
+    """Whether a target has a kernel for weights that stay packed, and no faster one for floats."""
+    most = MOST_ROWS_AS_FLOATS
+    if sums_bytes(target):
+        most = MOST_ROWS_BESIDE_AMX if target.has("amx-bf16") else rows
     enough = rows > 0 and min(depth, columns) >= LEAST_COLUMNS
-    return few and enough and has_whole_groups(depth, bits, block) and applies(target)
+    fits = target.kind == "llvm" and has_whole_groups(depth, bits, block)
+    return fits and enough and rows <= most
 
 
 def _plain(node: Call, uses: Uses) -> Expr | None:
@@ -95,16 +103,18 @@ def _packed(node: Call, target: Target) -> Expr | None:
         return None
     x, weights = node.args
     shape = tensor_type(x).shape
-    found = _quantised(weights, bool(node.attrs["transpose_b"])) if applies(target) else None
+    found = _quantised(weights, bool(node.attrs["transpose_b"]))
     if found is None or tensor_type(x).dtype != "float32":
         return None
-    flat = reshape(x, (prod(shape[:-1]), shape[-1]))
-    bits = next((b for b in BITS if found.fits(b)), BITS[-1])
-    quanta = pack_quanta(found.numbers, bits)
+    rows, bits = prod(shape[:-1]), next((b for b in BITS if found.fits(b)), BITS[-1])
+    depth, columns = found.numbers.shape
+    if not _stays(rows, depth, columns, bits, found.block, target):
+        return None
+    flat, quanta = reshape(x, (rows, shape[-1])), pack_quanta(found.numbers, bits)
     made = packed_product(
         flat, quanta, found.scales, found.zeros, bits=bits, block=found.block, name=node.name
     )
-    return reshape(made, tensor_type(node).shape) if _keeps(made, target) else None
+    return reshape(made, tensor_type(node).shape)
 
 
 def _quantised(weights: Expr, transposed: bool) -> _Quantised | None:

@@ -17,7 +17,10 @@ that what is off is mostly the rounding of a sum of blocks. Weights come from me
 the bytes of float32 (of four bits), and an instruction does 64 multiply-adds of bytes, three for
 one of a number: 21 of these, where a multiply-add of floats does 16 and has to make the weights
 floats before. A model that lets its activations be rounded to a byte takes a third of that.
-A target with ``-precision=strict`` leaves the method out. Of what is infinite comes NaN.
+Of what is infinite comes NaN.
+
+Without the instruction, and with ``-precision=strict``, weights become floats in registers, for
+rows of floats: of few rows, which wait for weights, that takes no longer.
 """
 
 from __future__ import annotations
@@ -39,12 +42,16 @@ from tunefarm.compiler.space.config import (
 )
 from tunefarm.compiler.space.contraction.knobs import up_to
 from tunefarm.compiler.space.matrix_tiles import block_choices
-from tunefarm.compiler.space.packed_product.apply import instruction_of, schedule
-from tunefarm.compiler.space.packed_product.cycles import cycles
+from tunefarm.compiler.space.packed_product.apply import (
+    form_of,
+    instruction_of,
+    lanes_of,
+    schedule,
+)
+from tunefarm.compiler.space.packed_product.cycles import cycles, row_bytes
 from tunefarm.compiler.space.packed_product.program import (
     PackedProduct,
     has_whole_groups,
-    packed_product_of,
 )
 from tunefarm.compiler.target import Target
 
@@ -55,20 +62,20 @@ DEFAULT_AHEAD = 4  # 4096² of one row from memory 0.78 × the time, from the ca
 MAX_UNROLLED = 256  # instructions on bytes in a step
 MAX_HELD_BYTES = 1 << 20  # of a block's rows in bytes
 
-__all__ = ["applies", "has_whole_groups", "schedule", "space"]
+__all__ = ["has_whole_groups", "schedule", "space", "sums_bytes"]
 
 
-def applies(target: Target) -> bool:
+def sums_bytes(target: Target) -> bool:
     """Whether a target has the instruction, and may use it."""
-    return target.kind == "llvm" and not target.strict and instruction_of(target) is not None
+    return target.kind == "llvm" and instruction_of(target) is not None
 
 
 def space(function: Function, target: Target) -> SketchSpace | None:
-    """The knobs of a product with weights of a few bits; None for others, and without VPDPBUSD."""
-    p, instruction = packed_product_of(function), instruction_of(target)
-    if p is None or instruction is None or not applies(target):
+    """The knobs of a product with weights of a few bits; None for others."""
+    p = form_of(function, target)
+    if p is None:
         return None
-    lanes = instruction.lanes
+    lanes = lanes_of(target)
     knobs, constraints = _knobs(p, lanes), _constraints(p, target)
     return SketchSpace(
         NAME,
@@ -108,16 +115,16 @@ def _knobs(p: PackedProduct, lanes: int) -> tuple[Knob, ...]:
 
 def _constraints(p: PackedProduct, target: Target) -> tuple[Constraint, ...]:
     def fits_registers(k: Columns) -> Mask:
-        sums = whole(k, "rh") * whole(k, "nv") * (p.bytes + 1)
+        sums = whole(k, "rh") * whole(k, "nv") * (p.parts + 1)
         return sums + whole(k, "nv") + 1 <= target.vector_registers
 
     def small_code(k: Columns) -> Mask:
-        sums = whole(k, "rh") * whole(k, "nv") * p.bytes
+        sums = whole(k, "rh") * whole(k, "nv") * (p.bytes or NEIGHBOURS)
         return sums * p.planes * whole(k, "ku") <= MAX_UNROLLED
 
     def rows_fit(k: Columns) -> Mask:
         rows = whole(k, "rh") * whole(k, "mb")
-        fits = rows * p.depth * p.bytes <= MAX_HELD_BYTES
+        fits = rows * row_bytes(p) <= MAX_HELD_BYTES
         return (fits | (rows == 1)) & (whole(k, "mb") <= -(-p.rows // whole(k, "rh")))
 
     return (
@@ -128,25 +135,25 @@ def _constraints(p: PackedProduct, target: Target) -> tuple[Constraint, ...]:
 
 
 def _nest(p: PackedProduct, target: Target, lanes: int, k: Columns) -> Nest:
-    """An instruction does as many operations as four multiply-adds of vectors, for a third of a
-    number."""
+    """An instruction on bytes does as many operations as four multiply-adds of vectors, for a part
+    of a number."""
     one = np.ones(len(whole(k, "rh")), np.int64)
-    depth = p.blocks * p.block_terms
-    axes = {"p": p.bytes, "i": p.rows, "j": p.columns, "k": depth}
-    vector = {"p": one, "i": one, "j": lanes * one, "k": NEIGHBOURS * one}
-    register = {**vector, "p": p.bytes * one, "i": whole(k, "rh"), "j": lanes * whole(k, "nv")}
+    depth, terms = p.blocks * p.block_terms, NEIGHBOURS if p.bytes else 1
+    axes = {"p": p.parts, "i": p.rows, "j": p.columns, "k": depth}
+    vector = {"p": one, "i": one, "j": lanes * one, "k": terms * one}
+    register = {**vector, "p": p.parts * one, "i": whole(k, "rh"), "j": lanes * whole(k, "nv")}
     l1 = {**register, "k": p.block_terms * one}
     l2 = {**l1, "k": depth * one, "i": np.minimum(register["i"] * whole(k, "mb"), p.rows)}
     core = {**l2, "j": np.minimum(register["j"] * whole(k, "nb"), p.columns)}
     blocks = -(-p.rows // core["i"]) * -(-p.columns // core["j"])
     tiles = -(-p.rows // register["i"]) * register["i"]
     tiles = tiles * -(-p.columns // register["j"]) * register["j"]
-    executed = 2.0 * p.bytes * depth * tiles / NEIGHBOURS
+    executed = 2.0 * p.parts * depth * tiles / terms
     extra = {n: whole(k, n).astype(np.float64) for n in ("mb", "nb", "ku", "prefetch")}
     extra["cycles"] = cycles(p, target, lanes, k)
-    weights = (depth // NEIGHBOURS, p.columns)
+    rows, weights = (p.parts, p.rows, depth), (depth // NEIGHBOURS, p.columns)
     accesses = (
-        Access("rows", 1, (p.bytes, p.rows, depth), ({"p": 1}, {"i": 1}, {"k": 1})),
+        Access("rows", 1 if p.bytes else 4, rows, ({"p": 1}, {"i": 1}, {"k": 1})),
         Access("weights", NEIGHBOURS, weights, ({"k": 1}, {"j": 1}), constant=True),
         Access("out", 4, (p.rows, p.columns), ({"i": 1}, {"j": 1}), write=True),
     )

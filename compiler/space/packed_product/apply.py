@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
@@ -13,7 +14,6 @@ from tunefarm.compiler.space.packed_product.program import (
     INVERSE,
     OFFSET,
     PRODUCT,
-    STAGES,
     STEP,
     SUMS,
     TOP,
@@ -34,43 +34,55 @@ from tunefarm.compiler.tir.visit import loads_of, substitute
 
 
 def instruction_of(target: Target) -> TensorIntrinsic | None:
-    """The instruction that sums bytes of rows times bytes of weights; None if there is none."""
+    """The instruction that sums bytes of rows times bytes of weights, where a target has one and
+    rows may be rounded; None elsewhere."""
     found = [t for t in TENSOR_INTRINSICS.values() if t.turned and target.has(t.feature)]
-    return max(found, key=lambda t: t.lanes, default=None)
+    return None if target.strict else max(found, key=lambda t: t.lanes, default=None)
+
+
+def form_of(function: Function, target: Target) -> PackedProduct | None:
+    """The product that a function is, of rows of bytes or of floats; None if it is another one."""
+    p = packed_product_of(function) if target.kind == "llvm" else None
+    return p if p is None or instruction_of(target) is not None else replace(p, bytes=0)
+
+
+def lanes_of(target: Target) -> int:
+    """Columns of a vector."""
+    instruction = instruction_of(target)
+    return target.lanes("float32") if instruction is None else instruction.lanes
 
 
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     """Apply a config. Raises ScheduleError if the workload is no such product."""
-    p, instruction = packed_product_of(function), instruction_of(target)
-    if p is None or instruction is None:
-        raise ScheduleError(
-            f"{target} computes no product with weights of a few bits of the workload"
-        )
+    p = form_of(function, target)
+    if p is None:
+        raise ScheduleError("the workload is no product with weights of a few bits in whole groups")
     knob = {name: int(value) for name, value in config.items() if name != "sketch"}
-    lanes, rows = instruction.lanes, knob["rh"]
+    lanes, rows = lanes_of(target), knob["rh"]
     width = knob["nv"] * lanes
     whole = -(-p.rows // rows) * rows, -(-p.columns // width) * width
     program = _packed(create_stages(p, *whole), p, knob["nv"], lanes)
     final = s.remaining_blocks(program)[-1]
-    for stage in STAGES:
+    for stage in p.stages:
         scope = "register" if stage in (PRODUCT, TOTAL) else "local"
         program = s.set_scope(program, stage, scope)
-    program, panel, tile = _place_sums(program, p, instruction, knob)
+    program, panel, tile = _place_sums(program, p, target, knob)
     program = place_epilogue(program, final, tile, lanes)
     # Only now, as no vector must ask whether its panel is one of the last block's.
     program, (n_block, panel) = s.split(program, panel, knob["nb"])
     program, (m_block, tile) = s.split(program, tile, knob["mb"])
     program = s.reorder(program, n_block, m_block, panel, tile)
     program, top = s.fuse(program, n_block, m_block)
-    program = _place_rows(program, top, target.lanes("float32"))
+    program = _place_rows(program, p, top, target.lanes("float32"))
     return in_parallel(program, top, nominal_flops(function), target)
 
 
 def _packed(program: PrimFunc, p: PackedProduct, vectors: int, lanes: int) -> PrimFunc:
-    """Weights as [panel][group][vector][lane][byte], their parameters as [panel][block][vector]
-    [lane]: all that a panel reads lies one behind the other."""
+    """Weights as [panel][group][vector][lane][byte], or for floats [panel][group][byte][vector]
+    [lane], and their parameters as [panel][block][vector][lane]: all that a panel reads lies one
+    behind the other."""
     columns = (vectors, lanes)
-    layout = PackedLayout(((), columns, ()), (1, 0, 2, 3, 4))
+    layout = PackedLayout(((), columns, ()), (1, 0, 2, 3, 4) if p.bytes else (1, 0, 4, 2, 3))
     program = s.transform_layout(program, p.quanta, layout)
     for parameter in p.parameters:
         layout = PackedLayout(((), columns), (1, 0, 2, 3))
@@ -79,17 +91,17 @@ def _packed(program: PrimFunc, p: PackedProduct, vectors: int, lanes: int) -> Pr
 
 
 def _place_sums(
-    program: PrimFunc, p: PackedProduct, instruction: TensorIntrinsic, knob: Mapping[str, int]
+    program: PrimFunc, p: PackedProduct, target: Target, knob: Mapping[str, int]
 ) -> tuple[PrimFunc, Var, Var]:
     """All sums by tiles, in registers; the loops over panels and over tiles of rows."""
     row, column, block = s.loops_of(program, TOTAL)
-    program, (panel, vector, lane) = s.split(program, column, knob["nv"], instruction.lanes)
+    program, (panel, vector, lane) = s.split(program, column, knob["nv"], lanes_of(target))
     program, (tile, row) = s.split(program, row, knob["rh"])
     program = s.reorder(program, panel, tile, block, row, vector, lane)
     program = in_registers(program, (row, vector), lane)
     program = s.decompose_reduction(program, TOTAL, block)
     program = s.vectorize(program, own_loops(program, f"{TOTAL}_init", tile)[-1])
-    program, step = _sum_bytes(program, block, instruction, knob["ku"])
+    program, step = _sum_block(program, p, block, target, knob["ku"])
     if knob["prefetch"]:
         # A panel's weights and their parameters lie one behind the other, and so do panels.
         steps = 1 if step is block else p.block_terms // (p.group * knob["ku"])
@@ -99,32 +111,42 @@ def _place_sums(
     return program, panel, tile
 
 
-def _sum_bytes(
-    program: PrimFunc, block: Var, instruction: TensorIntrinsic, unroll: int
+def _sum_block(
+    program: PrimFunc, p: PackedProduct, block: Var, target: Target, unroll: int
 ) -> tuple[PrimFunc, Var]:
-    """The sums of bytes of a tile's block of terms by the instruction, some groups of terms
-    unrolled; the loop over steps of these, the block's where there is but one."""
+    """The sums of a tile's block of terms, some groups of them unrolled; the loop over steps of
+    these, the block's where there is but one."""
     program = s.compute_at(program, PRODUCT, block)
-    own = own_loops(program, PRODUCT, block)
-    axes = dict(zip("qibjgst", s.find_block(program, PRODUCT).iters, strict=True))
-    loops = {name: loop_of(program, PRODUCT, axis, own) for name, axis in axes.items()}
-    column, term = loops["j"], loops["t"]
-    assert column is not None
-    assert term is not None
-    program, (vector, lane) = s.split(program, column, instruction.lanes)
+    loops = _loops_by_name(program, PRODUCT, "qibjgst", block)
+    program, (vector, lane) = s.split(program, loops.pop("j"), lanes_of(target))
     steps: list[Var] = []
-    group = loops["g"]
-    if group is not None:
-        program, (step, group) = s.split(program, group, unroll)
+    if "g" in loops:
+        program, (step, loops["g"]) = s.split(program, loops["g"], unroll)
         steps = [step]
-    tile = (group, loops["s"], vector, loops["i"], loops["q"])
-    inside = [loop for loop in tile if loop is not None]
-    program = s.reorder(program, *steps, *inside, lane, term)
+    term, loops["v"] = loops.pop("t"), vector
+    if not p.bytes:
+        loops["t"] = term
+    inside = [loops[name] for name in "gtsviq" if name in loops]
+    last = (lane, term) if p.bytes else (lane,)
+    program = s.reorder(program, *steps, *inside, *last)
     for loop in inside:
         program = s.unroll(program, loop)
     program = s.decompose_reduction(program, PRODUCT, (*steps, *inside)[0])
     program = s.vectorize(program, own_loops(program, f"{PRODUCT}_init", block)[-1])
-    return s.tensorize(program, lane, instruction.name), (*steps, block)[0]
+    instruction = instruction_of(target)
+    if instruction is None:
+        program = s.vectorize(program, lane)
+    else:
+        program = s.tensorize(program, lane, instruction.name)
+    return program, (*steps, block)[0]
+
+
+def _loops_by_name(program: PrimFunc, block: str, names: str, outer: Var) -> dict[str, Var]:
+    """A block's loops inside another, by a letter for each of its iterators; none for those that
+    are of one iteration."""
+    own, iters = own_loops(program, block, outer), s.find_block(program, block).iters
+    found = {n: loop_of(program, block, axis, own) for n, axis in zip(names, iters, strict=True)}
+    return {name: loop for name, loop in found.items() if loop is not None}
 
 
 def _ask(program: PrimFunc, block: str, param: int, loop: Var, ahead: int) -> PrimFunc:
@@ -140,19 +162,18 @@ def _ask(program: PrimFunc, block: str, param: int, loop: Var, ahead: int) -> Pr
     return s.prefetch(program, loop, Prefetch(buffer, start.expr() + ahead * each, lines))
 
 
-def _place_rows(program: PrimFunc, loop: Var, lanes: int) -> PrimFunc:
-    """The rows of a block as bytes, and what is asked of their blocks of terms."""
+def _place_rows(program: PrimFunc, p: PackedProduct, loop: Var, lanes: int) -> PrimFunc:
+    """The rows of a block in parts, and what is asked of their blocks of terms."""
     program = s.compute_at(program, BYTES, loop)
-    own = own_loops(program, BYTES, loop)
-    part, row, term = (
-        loop_of(program, BYTES, axis, own) for axis in s.find_block(program, BYTES).iters
-    )
-    assert term is not None
-    program, (step, lane) = s.split(program, term, fitting_lanes(lanes, extent_of(program, term)))
-    parts = [] if part is None else [part]
-    program = s.reorder(program, *([] if row is None else [row]), step, *parts, lane)
+    loops = _loops_by_name(program, BYTES, "qik", loop)
+    size = fitting_lanes(lanes, extent_of(program, loops["k"]))
+    program, (step, lane) = s.split(program, loops["k"], size)
+    rows, parts = ([loops[name]] if name in loops else [] for name in "iq")
+    program = s.reorder(program, *rows, step, *parts, lane)
     program = in_registers(program, parts, lane)
     for stage in (OFFSET, SUMS, INVERSE, STEP, TOP):
+        if stage not in p.stages:
+            continue
         program = s.compute_at(program, stage, loop)
         own = own_loops(program, stage, loop)
         if not own:

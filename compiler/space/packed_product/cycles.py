@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from tunefarm.compiler.ops.packed import NEIGHBOURS
 from tunefarm.compiler.space.columns import Numbers, whole
 from tunefarm.compiler.space.config import Columns
 from tunefarm.compiler.space.packed_product.program import PackedProduct
@@ -10,7 +11,8 @@ from tunefarm.compiler.space.product_cycles import fetched_cycles, overlapped, t
 from tunefarm.compiler.target import Target
 
 # Clocks, of which two instructions on vectors take one.
-LATENCY = 5.0  # from one sum of bytes to the next of the same
+LATENCY, FLOAT_LATENCY = 5.0, 4.0  # from one sum of bytes, or floats, to the next of the same
+SUMMED_FLOATS = 2.0
 SUMMED = 7.0  # instructions of a vector of sums of a block: numbers, their scale and zero point
 BLOCK = 4.0  # of a block of a tile
 TILE = 30.0  # of a tile, with its results
@@ -30,16 +32,31 @@ def weight_bytes(p: PackedProduct) -> int:
     return p.columns * a_column
 
 
+def row_bytes(p: PackedProduct) -> float:
+    """Of a row in parts."""
+    return (p.bytes or 4) * float(p.blocks * p.block_terms)
+
+
+def _group_cycles(p: PackedProduct, rh: Numbers, nv: Numbers) -> Numbers:
+    """Clocks of a group of terms: sums of bytes behind a shift and a mask for each plane, or sums
+    of floats behind these and a conversion, of each of the four neighbours by itself."""
+    planes = p.planes
+    if p.bytes:
+        unpacked = nv * (2 * planes - 1 if planes > 1 else 1)
+        return np.maximum((planes * nv * rh * p.bytes + unpacked) / 2, planes * LATENCY)
+    converted = 2 * planes if planes > 1 else 1
+    work = NEIGHBOURS * nv * (1 + converted + planes * rh) / 2
+    return np.maximum(work, NEIGHBOURS * planes * FLOAT_LATENCY)
+
+
 def cycles(p: PackedProduct, target: Target, lanes: int, k: Columns) -> Numbers:
     """Cycles of a core, the work shared by all."""
     rh, nv, mb, nb = (whole(k, name) for name in ("rh", "nv", "mb", "nb"))
     groups = p.block_terms // p.group
     tiles, panels = -(-p.rows // rh), -(-p.columns // (nv * lanes))
-    unpacked = nv * (2 * p.planes - 1 if p.planes > 1 else 1)
-    work = (p.planes * nv * rh * p.bytes + unpacked) / 2
-    step = np.maximum(work, p.planes * LATENCY)
-    block = groups * step + rh * nv * SUMMED / 2 + BLOCK
-    held = rh * p.bytes * float(p.blocks * p.block_terms)
+    step = _group_cycles(p, rh, nv)
+    block = groups * step + rh * nv * (SUMMED if p.bytes else SUMMED_FLOATS) / 2 + BLOCK
+    held = rh * row_bytes(p)
     far = np.where(held > NEAR_SHARE * target.l1_bytes, held / FAR_BYTES, 0.0)
     row_blocks, panel_blocks = -(-tiles // mb), -(-panels // nb)
     tasks = row_blocks * panel_blocks

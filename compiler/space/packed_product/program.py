@@ -11,6 +11,8 @@ and what is fused.
     total[i, j]          = Σ_b scales[b, j] · (whole · step + zeros[b, j] · offset)
 
 with whole = Σ_q 256^(P - 1 - q) · product[q, i, b, j].
+
+Without an instruction that sums bytes rows stay floats: of one part, x itself, and a step of 1.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from tunefarm.compiler.ir import Call, Function, Tuple, Var, post_order, tensor_
 from tunefarm.compiler.ops.packed import (
     LARGEST,
     NEIGHBOURS,
-    quantum,
+    bits_of,
     sizes_of,
     terms_of_group,
     zero_of,
@@ -40,14 +42,15 @@ TINY = 1e-36  # a step below it makes zeros of a block
 TOP, STEP, INVERSE, BYTES = "top", "step", "inverse", "parts"
 SUMS, OFFSET, PRODUCT, TOTAL = "sums", "offset", "product", "total"
 STAGES = (TOP, STEP, INVERSE, BYTES, SUMS, OFFSET, PRODUCT, TOTAL)
+OF_FLOATS = (BYTES, SUMS, PRODUCT, TOTAL)
 
 
 @dataclass(frozen=True, slots=True)
 class PackedProduct:
     """A fused product of ``[rows, depth]`` with weights of ``bits`` in blocks of ``block`` terms.
 
-    Rows are numbers of so many ``bytes``. ``quanta`` and ``parameters`` are the numbers of the
-    function's parameters that hold weights, and their scales and zero points.
+    Rows are numbers of so many ``bytes``, or floats for 0. ``quanta`` and ``parameters`` are the
+    numbers of the function's parameters that hold weights, and their scales and zero points.
     """
 
     function: Function
@@ -60,6 +63,15 @@ class PackedProduct:
     bits: int
     block: int
     bytes: int
+
+    @property
+    def parts(self) -> int:
+        """Of a number of the rows."""
+        return max(self.bytes, 1)
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        return STAGES if self.bytes else OF_FLOATS
 
     @property
     def group(self) -> int:
@@ -125,9 +137,9 @@ def create_stages(p: PackedProduct, rows: int, columns: int) -> PrimFunc:
         p.function, computes={p.anchor: lambda args: _stages(p, rows, columns, args)}
     )
     for block in s.remaining_blocks(program)[:-1]:
-        if block not in STAGES:
+        if block not in p.stages:
             program = s.compute_inline(program, block)
-    if len(s.remaining_blocks(program)) != len(STAGES) + 1:
+    if len(s.remaining_blocks(program)) != len(p.stages) + 1:
         raise ScheduleError("what follows the product does not fold into one block")
     return program
 
@@ -139,36 +151,45 @@ def _stages(p: PackedProduct, rows: int, columns: int, args: Sequence[te.Tensor]
     def value(i: Expr, k: Expr) -> Expr:
         return zero_beyond(zero_beyond(x[i, k], i, p.rows, rows), k, p.depth, depth)
 
-    def rounded(i: Expr, k: Expr, b: Expr) -> Expr:
-        return te.intrinsic("round", value(i, k) * inverse[i, b])
-
     k, n = te.reduce_axis(size), te.reduce_axis(size, "n")
     each, one = (rows, p.blocks), te.const(1, "float32")
 
     def largest(i: Expr, b: Expr) -> te.Reduce:
         return te.max(te.intrinsic("abs", value(i, b * size + k)), [k])
 
-    top = te.compute(each, largest, TOP)
-    limit = te.const(1 / LARGEST[p.bytes], "float32")
-    step = te.compute(each, lambda i, b: top[i, b] * limit, STEP)
-    inverse = te.compute(each, lambda i, b: _inverse(step[i, b]), INVERSE)
-    parts = te.compute(
-        (p.bytes, rows, depth),
-        lambda q, i, k: te.one_of(q, _bytes(rounded(i, k, k // size), p.bytes)),
-        BYTES,
-    )
+    def rounded(i: Expr, k: Expr, b: Expr) -> Expr:
+        if not p.bytes:
+            return value(i, k)
+        return te.intrinsic("round", value(i, k) * inverse[i, b])
+
+    def part(q: Expr, i: Expr, k: Expr) -> Expr:
+        number = rounded(i, k, k // size)
+        return te.one_of(q, _bytes(number, p.bytes)) if p.bytes else number
+
+    if p.bytes:
+        top = te.compute(each, largest, TOP)
+        limit = te.const(1 / LARGEST[p.bytes], "float32")
+        step = te.compute(each, lambda i, b: top[i, b] * limit, STEP)
+        inverse = te.compute(each, lambda i, b: _inverse(step[i, b]), INVERSE)
+    parts = te.compute((p.parts, rows, depth), part, BYTES)
     zero = te.const(0, "float32") - (one if zeros else zero_of(p.anchor.attrs))
     sums = te.compute(each, lambda i, b: te.sum(rounded(i, b * size + n, b) * zero, [n]), SUMS)
-    offset = te.compute(each, lambda i, b: sums[i, b] * step[i, b], OFFSET)
+    offset = sums
+    if p.bytes:
+        offset = te.compute(each, lambda i, b: sums[i, b] * step[i, b], OFFSET)
     group = te.reduce_axis(size // p.group, "g")
     plane, term = te.reduce_axis(p.planes, "s"), te.reduce_axis(NEIGHBOURS, "t")
+    wide = "int32" if p.bytes else "float32"
 
     def summed(q: Expr, i: Expr, b: Expr, j: Expr) -> te.Reduce:
         left = parts[q, i, b * size + (group * p.planes + plane) * NEIGHBOURS + term]
-        right = quantum(quanta, p.bits, b * (size // p.group) + group, plane, j, term)
-        return te.sum(te.cast(left, "int32") * te.cast(right, "int32"), [group, plane, term])
+        weight: Expr = quanta[b * (size // p.group) + group, j, term]
+        # Wider bytes first: those of all planes are one load.
+        weight = weight if p.bytes else te.cast(weight, "int32")
+        right = te.cast(bits_of(weight, p.bits, plane), wide)
+        return te.sum(te.cast(left, wide) * right, [group, plane, term])
 
-    product = te.compute((p.bytes, rows, p.blocks, columns), summed, PRODUCT)
+    product = te.compute((p.parts, rows, p.blocks, columns), summed, PRODUCT)
     b = te.reduce_axis(p.blocks, "b")
 
     def summed_up(i: Expr, j: Expr) -> te.Reduce:
@@ -178,7 +199,8 @@ def _stages(p: PackedProduct, rows: int, columns: int, args: Sequence[te.Tensor]
         moved: Expr = offset[i, b]
         if zeros:
             moved = te.cast(zeros[0][b, j], "float32") * moved
-        return te.sum(scales[b, j] * (whole * step[i, b] + moved), [b])
+        whole = whole * step[i, b] if p.bytes else whole
+        return te.sum(scales[b, j] * (whole + moved), [b])
 
     total = te.compute((rows, columns), summed_up, TOTAL)
     return te.compute((p.rows, p.columns), lambda i, j: total[i, j], "rows")

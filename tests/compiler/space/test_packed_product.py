@@ -29,13 +29,18 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.workload import Workload, random_inputs
 
-TARGETS = {"avx512vnni": "icelake-server", "avxvnni": "alderlake"}
+TARGETS = {
+    "icelake-server": "avx512vnni", "alderlake": "avxvnni", "haswell": "avx2",
+    "skylake-avx512": "avx512bw", "icelake-server -precision=strict": "avx512vnni",
+}  # fmt: skip
 RUNS = {
-    Target(f"llvm -mcpu={cpu} -num-cores=2"): "execute" if Target.host().has(name) else "interpret"
-    for name, cpu in TARGETS.items()
+    Target(f"llvm -mcpu={words} -num-cores=2"): "execute"
+    if Target.host().has(needed)
+    else "interpret"
+    for words, needed in TARGETS.items()
 }
-TARGET = next(iter(RUNS))
-bounded = settings(max_examples=12, deadline=None, derandomize=True, database=None)
+TARGET, WITH_BYTES = next(iter(RUNS)), list(RUNS)[:2]
+bounded = settings(max_examples=20, deadline=None, derandomize=True, database=None)
 
 
 def product(
@@ -170,7 +175,7 @@ def test_rows_of_zeros_small_numbers_and_what_is_no_number() -> None:
     np.testing.assert_allclose(made[4:], wanted[4:], rtol=1e-4, atol=1e-5 * np.abs(x[5]).max())
 
 
-@pytest.mark.parametrize("target", RUNS, ids=str)
+@pytest.mark.parametrize("target", WITH_BYTES, ids=str)
 def test_weights_are_masked_and_multiplied_as_bytes(target: Target) -> None:
     """One load of weights serves all rows and parts, and each plane is one instruction."""
     workload = Workload.from_function(product(2, 256, 64, 4, 32))
@@ -192,15 +197,36 @@ def test_weights_are_masked_and_multiplied_as_bytes(target: Target) -> None:
     assert len(re.findall(r"vbroadcastss\s+%xmm", behind)) == 0
 
 
+@pytest.mark.parametrize("target", list(RUNS)[2:], ids=str)
+def test_weights_become_floats_in_registers(target: Target) -> None:
+    """One load of four neighbours serves all rows and planes, and each of a vector is converted."""
+    workload = Workload.from_function(product(2, 256, 64, 4, 32))
+    knobs = {"rh": 2, "nv": 1, "nb": 1, "ku": 1, "prefetch": 0}
+    config = {**config_space(workload, target).default, **knobs}
+    text = emit_llvm(lower(schedule_workload(workload, target, config)), target).text
+    loops = (part.partition("\tjl")[0] for part in assembly(text, target).split("\n.LBB"))
+    (inner,) = (loop for loop in loops if loop.count("vfmadd") == 16)
+    assert inner.count("vpmovzxbd") == 4
+    assert inner.count("vcvtdq2ps") + inner.count("vcvtudq2ps") == 8
+
+
+@pytest.mark.parametrize("cpu", ["apple-m1", "sifive-x280"])
+def test_the_interpreter_agrees_on_other_processors(cpu: str) -> None:
+    triple = "aarch64-linux-gnu" if cpu == "apple-m1" else "riscv64-linux-gnu"
+    target = Target(f"llvm -mtriple={triple} -mcpu={cpu}")
+    function = product(3, 64, 21, 4, 32, "uint8", True)
+    arrays = draw(function, np.random.default_rng(2))
+    verify(function, target, space_of(function, target).default, arrays, "interpret")
+
+
 def test_who_declines() -> None:
     function = product(3, 64, 32, 4, 32)
     config = space_of(function).default
-    for target in ("llvm -mcpu=skylake-avx512", "llvm -mcpu=icelake-server -precision=strict"):
-        assert packed_product.space(function, Target(target)) is None
-    with pytest.raises(ScheduleError, match="computes no product with weights of a few bits"):
-        schedule_workload(Workload.from_function(function), Target("llvm -mcpu=haswell"), config)
+    assert packed_product.space(function, Target("cuda -arch=sm_90a")) is None
     odd = product(3, 60, 32, 4, 20)  # of blocks of no whole groups
     assert packed_product.space(odd, TARGET) is None
+    with pytest.raises(ScheduleError, match="no product with weights of a few bits"):
+        schedule_workload(Workload.from_function(odd), TARGET, config)
     found: Any = config_space(Workload.from_function(odd), TARGET)
     rng = np.random.default_rng(0)
     verify(odd, TARGET, found.default, draw(odd, rng), "interpret")

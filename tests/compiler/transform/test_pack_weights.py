@@ -142,8 +142,10 @@ def test_what_is_made_floats(body: Call) -> None:
 @pytest.mark.parametrize(
     ("target", "rows", "count"),
     [
-        ("llvm -mcpu=znver3", 1, 0),
-        ("llvm -mcpu=znver5 -precision=strict", 1, 0),
+        ("llvm -mcpu=znver3", 8, 1),
+        ("llvm -mcpu=znver3", 9, 0),
+        ("llvm -mcpu=znver5 -precision=strict", 1, 1),
+        ("llvm -mcpu=znver5 -precision=strict", 9, 0),
         ("llvm -mcpu=alderlake", 1, 1),
         ("llvm -mcpu=znver5", 400, 1),
         ("llvm -mcpu=sapphirerapids", 16, 1),
