@@ -76,7 +76,7 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     if p is None:
         return None
     lanes = lanes_of(target)
-    knobs, constraints = _knobs(p, lanes), _constraints(p, target)
+    knobs, constraints = _knobs(p, lanes), _constraints(p, target, lanes)
     return SketchSpace(
         NAME,
         VERSION,
@@ -92,7 +92,7 @@ def _default_of(p: PackedProduct, target: Target, lanes: int) -> Config:
     """The config of the fewest cycles in the model."""
     choices = {k.name: k.choices for k in _knobs(p, lanes)}
     ahead, unroll = choices.pop("prefetch"), int(choices.pop("ku")[:2][-1])
-    limits = _constraints(p, target)
+    limits = _constraints(p, target, lanes)
     fixed = {"ku": unroll, "prefetch": 0}
     found, _ = cheapest(choices, fixed, limits, lambda k: cycles(p, target, lanes, k))
     if found["rh"] >= p.rows and DEFAULT_AHEAD in ahead:  # weights are read once
@@ -113,7 +113,7 @@ def _knobs(p: PackedProduct, lanes: int) -> tuple[Knob, ...]:
     )
 
 
-def _constraints(p: PackedProduct, target: Target) -> tuple[Constraint, ...]:
+def _constraints(p: PackedProduct, target: Target, lanes: int) -> tuple[Constraint, ...]:
     def fits_registers(k: Columns) -> Mask:
         sums = whole(k, "rh") * whole(k, "nv") * (p.parts + 1)
         return sums + whole(k, "nv") + 1 <= target.vector_registers
@@ -122,14 +122,18 @@ def _constraints(p: PackedProduct, target: Target) -> tuple[Constraint, ...]:
         sums = whole(k, "rh") * whole(k, "nv") * (p.bytes or NEIGHBOURS)
         return sums * p.planes * whole(k, "ku") <= MAX_UNROLLED
 
+    def blocks_useful(k: Columns) -> Mask:
+        tiles, panels = -(-p.rows // whole(k, "rh")), -(-p.columns // (lanes * whole(k, "nv")))
+        return (whole(k, "mb") <= tiles) & (whole(k, "nb") <= panels)
+
     def rows_fit(k: Columns) -> Mask:
         rows = whole(k, "rh") * whole(k, "mb")
-        fits = rows * row_bytes(p) <= MAX_HELD_BYTES
-        return (fits | (rows == 1)) & (whole(k, "mb") <= -(-p.rows // whole(k, "rh")))
+        return (rows * row_bytes(p) <= MAX_HELD_BYTES) | (rows == 1)
 
     return (
         Constraint("sums fit the registers", fits_registers),
         Constraint("code size", small_code),
+        Constraint("blocks within extents", blocks_useful),
         Constraint("a block's rows fit the cache", rows_fit),
     )
 

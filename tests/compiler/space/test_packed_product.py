@@ -219,6 +219,14 @@ def test_the_interpreter_agrees_on_other_processors(cpu: str) -> None:
     verify(function, target, space_of(function, target).default, arrays, "interpret")
 
 
+@pytest.mark.parametrize("n", [17, 48, 100])
+def test_blocks_have_no_more_panels_than_there_are(n: int) -> None:
+    """A loop of one iteration in a block of several would index registers by a variable."""
+    workload = Workload.from_function(product(2, 32, n, 4, 32))
+    for config in configs(space_of(workload.function), np.random.default_rng(n), 40):
+        emit_llvm(lower(schedule_workload(workload, TARGET, config)), TARGET)
+
+
 def test_who_declines() -> None:
     function = product(3, 64, 32, 4, 32)
     config = space_of(function).default
