@@ -9,8 +9,7 @@ t, 4 + t, 8 + t, …, the first in the lowest bits, so that one shift gives four
 column.
 
 A kernel may round the terms of a row that share a block to whole numbers of so many ``bytes``, the
-largest of them to the largest of these: with 3 it loses no more than float32 does, 2 keep 15 bits
-and 1 keeps 7.
+largest of them to the largest of these: 3 keep 23 bits of it, 2 keep 15 and 1 keeps 7.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def _dequantize(node: Node) -> Expr:
     axis = axis_of(node.attr("axis", 1), len(shape)) if block else 0
     in_blocks = block > 0 and shape[axis] % block == 0
     if in_blocks:
-        for parameter in node.all[1:]:
+        for parameter in (node.input(i) for i in (1, 2) if node.has(i)):
             _check_blocks(node, parameter, node.x, axis, block)
         x = reshape(x, (*shape[:axis], shape[axis] // block, block, *shape[axis + 1 :]))
 

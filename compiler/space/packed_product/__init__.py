@@ -8,11 +8,11 @@
           sums = 0                                              rh × nv × bytes vectors, exact
           for group of terms: for neighbours in it:             a shift and a mask
             sums += bytes of the rows · weights
-          total += scale · (sums in float32 - zero point · sum of the row)
+          total += scale · (sums - zero point · sum of the row's bytes), in float32
         epilogue → result
 
 A row's terms that share a scale are rounded to whole numbers, of three bytes the largest of them to
-8,355,000: as many bits as a float32 has. Their products with whole weights are summed exactly, so
+8,355,000, which keeps 23 bits of it. Their products with whole weights are summed exactly, so
 that what is off is mostly the rounding of a sum of blocks. Weights come from memory in an eighth of
 the bytes of float32 (of four bits), and an instruction does 64 multiply-adds of bytes, three for
 one of a number: 21 of these, where a multiply-add of floats does 16 and has to make the weights

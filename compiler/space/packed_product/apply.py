@@ -11,10 +11,7 @@ from tunefarm.compiler.space.config import Config
 from tunefarm.compiler.space.nests import extent_of, fitting_lanes, loop_of, own_loops
 from tunefarm.compiler.space.packed_product.program import (
     BYTES,
-    INVERSE,
-    OFFSET,
     PRODUCT,
-    STEP,
     SUMS,
     TOP,
     TOTAL,
@@ -106,8 +103,9 @@ def _place_sums(
         # A panel's weights and their parameters lie one behind the other, and so do panels.
         steps = 1 if step is block else p.block_terms // (p.group * knob["ku"])
         program = _ask(program, PRODUCT, p.quanta, step, knob["prefetch"] * steps)
-        for parameter in p.parameters:
-            program = _ask(program, TOTAL, parameter, block, knob["prefetch"])
+        for number, parameter in enumerate(p.parameters):
+            reader = PRODUCT if number and not p.bytes else TOTAL  # of zero points, or of scales
+            program = _ask(program, reader, parameter, block, knob["prefetch"])
     return program, panel, tile
 
 
@@ -164,15 +162,8 @@ def _ask(program: PrimFunc, block: str, param: int, loop: Var, ahead: int) -> Pr
 
 def _place_rows(program: PrimFunc, p: PackedProduct, loop: Var, lanes: int) -> PrimFunc:
     """The rows of a block in parts, and what is asked of their blocks of terms."""
-    program = s.compute_at(program, BYTES, loop)
-    loops = _loops_by_name(program, BYTES, "qik", loop)
-    size = fitting_lanes(lanes, extent_of(program, loops["k"]))
-    program, (step, lane) = s.split(program, loops["k"], size)
-    rows, parts = ([loops[name]] if name in loops else [] for name in "iq")
-    program = s.reorder(program, *rows, step, *parts, lane)
-    program = in_registers(program, parts, lane)
-    for stage in (OFFSET, SUMS, INVERSE, STEP, TOP):
-        if stage not in p.stages:
+    for stage in reversed(p.stages):
+        if stage in (PRODUCT, TOTAL):
             continue
         program = s.compute_at(program, stage, loop)
         own = own_loops(program, stage, loop)
@@ -182,9 +173,19 @@ def _place_rows(program: PrimFunc, p: PackedProduct, loop: Var, lanes: int) -> P
         program, (step, lane) = s.split(program, own[-1], size)
         if stage in (SUMS, TOP):
             program = _reduce(program, stage, loop, step, lane)
+        elif stage == BYTES:
+            program = _in_parts(program, p, loop, step, lane)
         else:
             program = s.vectorize(program, lane)
     return program
+
+
+def _in_parts(program: PrimFunc, p: PackedProduct, loop: Var, step: Var, lane: Var) -> PrimFunc:
+    """All parts of a vector of terms at once."""
+    *outer, _, _ = own_loops(program, BYTES, loop)
+    parts, rows = (outer[:1], outer[1:]) if p.parts > 1 else ([], outer)
+    program = s.reorder(program, *rows, step, *parts, lane)
+    return in_registers(program, parts, lane)
 
 
 def _reduce(program: PrimFunc, stage: str, loop: Var, step: Var, lane: Var) -> PrimFunc:

@@ -5,14 +5,14 @@ and what is fused.
     step[i, b]           = top over the largest number of P bytes
     inverse[i, b]        = 1 / step, and 0 of a block of zeros
     parts[q, i, k]       = byte q of round(x[i, k] · inverse), the highest first, from -128 to 127
-    sums[i, b]           = -Σ_k round(x[i, k] · inverse) of block b, times the zero point of all
-    offset[i, b]         = sums · step
-    product[q, i, b, j]  = Σ_k parts[q, i, k] · w[k, j] of block b                     int32, exact
-    total[i, j]          = Σ_b scales[b, j] · (whole · step + zeros[b, j] · offset)
+    sums[q, i, b]        = Σ_k parts[q, i, k] of block b                                 int32
+    product[q, i, b, j]  = Σ_k parts[q, i, k] · w[k, j] of block b                       int32
+    moved[q]             = product[q, i, b, j] - zeros[b, j] · sums[q, i, b]             int32
+    total[i, j]          = Σ_b scales[b, j] · step[i, b] · Σ_q 256^(P - 1 - q) · moved[q]
 
-with whole = Σ_q 256^(P - 1 - q) · product[q, i, b, j].
-
-Without an instruction that sums bytes rows stay floats: of one part, x itself, and a step of 1.
+What is summed in int32 is exact, zero points that are whole numbers included. Without an
+instruction that sums bytes rows stay floats, of one part, x itself; zero points are taken from
+weights in front of the products.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Expr, binary
 
+ZEROS = 3  # the operand of zero points
 TINY = 1e-36  # a step below it makes zeros of a block
 TOP, STEP, INVERSE, BYTES = "top", "step", "inverse", "parts"
-SUMS, OFFSET, PRODUCT, TOTAL = "sums", "offset", "product", "total"
-STAGES = (TOP, STEP, INVERSE, BYTES, SUMS, OFFSET, PRODUCT, TOTAL)
-OF_FLOATS = (BYTES, SUMS, PRODUCT, TOTAL)
+SUMS, PRODUCT, TOTAL = "sums", "product", "total"
+STAGES = (TOP, STEP, INVERSE, BYTES, SUMS, PRODUCT, TOTAL)
+OF_FLOATS = (BYTES, PRODUCT, TOTAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,15 @@ class PackedProduct:
     @property
     def stages(self) -> tuple[str, ...]:
         return STAGES if self.bytes else OF_FLOATS
+
+    @property
+    def whole_zeros(self) -> bool:
+        """Whether zero points are whole numbers."""
+        if len(self.anchor.args) > ZEROS:
+            return tensor_type(self.anchor.args[ZEROS]).dtype == "uint8"
+        zero = self.anchor.attrs["zero"]
+        assert isinstance(zero, (int, float))
+        return float(zero).is_integer()
 
     @property
     def group(self) -> int:
@@ -152,19 +162,19 @@ def _stages(p: PackedProduct, rows: int, columns: int, args: Sequence[te.Tensor]
         return zero_beyond(zero_beyond(x[i, k], i, p.rows, rows), k, p.depth, depth)
 
     k, n = te.reduce_axis(size), te.reduce_axis(size, "n")
-    each, one = (rows, p.blocks), te.const(1, "float32")
+    each = rows, p.blocks
 
     def largest(i: Expr, b: Expr) -> te.Reduce:
         return te.max(te.intrinsic("abs", value(i, b * size + k)), [k])
 
-    def rounded(i: Expr, k: Expr, b: Expr) -> Expr:
+    def part(q: Expr, i: Expr, k: Expr) -> Expr:
         if not p.bytes:
             return value(i, k)
-        return te.intrinsic("round", value(i, k) * inverse[i, b])
+        number = te.intrinsic("round", value(i, k) * inverse[i, k // size])
+        return te.one_of(q, _bytes(number, p.bytes))
 
-    def part(q: Expr, i: Expr, k: Expr) -> Expr:
-        number = rounded(i, k, k // size)
-        return te.one_of(q, _bytes(number, p.bytes)) if p.bytes else number
+    def summed(q: Expr, i: Expr, b: Expr) -> te.Reduce:
+        return te.sum(te.cast(parts[q, i, b * size + n], "int32"), [n])
 
     if p.bytes:
         top = te.compute(each, largest, TOP)
@@ -172,35 +182,42 @@ def _stages(p: PackedProduct, rows: int, columns: int, args: Sequence[te.Tensor]
         step = te.compute(each, lambda i, b: top[i, b] * limit, STEP)
         inverse = te.compute(each, lambda i, b: _inverse(step[i, b]), INVERSE)
     parts = te.compute((p.parts, rows, depth), part, BYTES)
-    zero = te.const(0, "float32") - (one if zeros else zero_of(p.anchor.attrs))
-    sums = te.compute(each, lambda i, b: te.sum(rounded(i, b * size + n, b) * zero, [n]), SUMS)
-    offset = sums
     if p.bytes:
-        offset = te.compute(each, lambda i, b: sums[i, b] * step[i, b], OFFSET)
+        sums = te.compute((p.parts, *each), summed, SUMS)
     group = te.reduce_axis(size // p.group, "g")
     plane, term = te.reduce_axis(p.planes, "s"), te.reduce_axis(NEIGHBOURS, "t")
-    wide = "int32" if p.bytes else "float32"
 
-    def summed(q: Expr, i: Expr, b: Expr, j: Expr) -> te.Reduce:
+    def zero(b: Expr, j: Expr, dtype: str) -> Expr:
+        return te.cast(zeros[0][b, j] if zeros else zero_of(p.anchor.attrs), dtype)
+
+    def multiplied(q: Expr, i: Expr, b: Expr, j: Expr) -> te.Reduce:
         left = parts[q, i, b * size + (group * p.planes + plane) * NEIGHBOURS + term]
         weight: Expr = quanta[b * (size // p.group) + group, j, term]
+        axes = [group, plane, term]
+        if p.bytes:
+            right = te.cast(bits_of(weight, p.bits, plane), "int32")
+            return te.sum(te.cast(left, "int32") * right, axes)
         # Wider bytes first: those of all planes are one load.
-        weight = weight if p.bytes else te.cast(weight, "int32")
-        right = te.cast(bits_of(weight, p.bits, plane), wide)
-        return te.sum(te.cast(left, wide) * right, [group, plane, term])
+        number = te.cast(bits_of(te.cast(weight, "int32"), p.bits, plane), "float32")
+        return te.sum(left * (number - zero(b, j, "float32")), axes)
 
-    product = te.compute((p.parts, rows, p.blocks, columns), summed, PRODUCT)
+    product = te.compute((p.parts, rows, p.blocks, columns), multiplied, PRODUCT)
     b = te.reduce_axis(p.blocks, "b")
 
+    def moved(q: int, i: Expr, j: Expr) -> Expr:
+        found: Expr = product[q, i, b, j]
+        if p.whole_zeros:
+            return te.cast(found - zero(b, j, "int32") * sums[q, i, b], "float32")
+        off = zero(b, j, "float32") * te.cast(sums[q, i, b], "float32")
+        return te.cast(found, "float32") - off
+
     def summed_up(i: Expr, j: Expr) -> te.Reduce:
-        whole: Expr = te.cast(product[0, i, b, j], "float32")
+        if not p.bytes:
+            return te.sum(scales[b, j] * product[0, i, b, j], [b])
+        whole = moved(0, i, j)
         for q in range(1, p.bytes):
-            whole = whole * te.const(256, "float32") + te.cast(product[q, i, b, j], "float32")
-        moved: Expr = offset[i, b]
-        if zeros:
-            moved = te.cast(zeros[0][b, j], "float32") * moved
-        whole = whole * step[i, b] if p.bytes else whole
-        return te.sum(scales[b, j] * (whole + moved), [b])
+            whole = whole * te.const(256, "float32") + moved(q, i, j)
+        return te.sum(scales[b, j] * (whole * step[i, b]), [b])
 
     total = te.compute((rows, columns), summed_up, TOTAL)
     return te.compute((p.rows, p.columns), lambda i, j: total[i, j], "rows")

@@ -164,8 +164,9 @@ def by_dequantising(
     scale = numpy_helper.from_array(RNG.uniform(0.01, 0.1, scales).astype(np.float32), "scale")
     weights = [four_bits(dtype, "q", shape), scale]
     weights += [four_bits(dtype, "zero", scales)] if zeros else []
+    named = [t.name for t in weights] + ([] if zeros else [""])
     nodes = [
-        helper.make_node("DequantizeLinear", [w.name for w in weights], ["w"], **attrs),
+        helper.make_node("DequantizeLinear", named, ["w"], **attrs),
         helper.make_node("MatMul", ["x", "w"], ["y"]),
     ]
     ports = [

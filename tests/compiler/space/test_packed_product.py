@@ -18,6 +18,7 @@ from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.ir import Function, TensorType, Var
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.ops.packed import (
+    LARGEST,
     dequantized,
     pack_quanta,
     regroup_quanta,
@@ -160,6 +161,22 @@ def test_errors_are_those_of_float32(bits: int, block: int, spread: float) -> No
     (floats,) = evaluate(function, arrays)
     assert ours.max() < 2e-6
     assert np.sqrt(np.mean(ours**2)) < 4 * np.sqrt(np.mean((np.abs(floats - exact) / size) ** 2))
+
+
+@pytest.mark.parametrize("target", RUNS, ids=str)
+@pytest.mark.parametrize("zeros", ["", "uint8"])
+def test_zero_points_are_taken_off_without_loss(target: Target, zeros: str) -> None:
+    """Of a large number that all weights ignore nothing is left: sums of floats do not see it, and
+    in bytes it makes the steps of its block, half of one for each term."""
+    function = product(2, 64, 64, 8, 64, zeros)
+    arrays = draw(function, np.random.default_rng(8))
+    arrays[1][0, :, 0] = arrays[3][0] if zeros else 128
+    arrays[0][:, 0] = 1e4
+    made, (wanted,) = result_of(function, arrays, target), evaluate(function, arrays)
+    weights = np.abs(dequantized(arrays, function.body.attrs))  # type: ignore[union-attr]
+    step = 0.0 if target not in WITH_BYTES else 1e4 / LARGEST[3]
+    exact = 1e-6 * (np.abs(arrays[0][:, 1:]) @ weights[1:])
+    assert (np.abs(made - wanted) <= step / 2 * weights.sum(0) + exact).all()
 
 
 def test_rows_of_zeros_small_numbers_and_what_is_no_number() -> None:

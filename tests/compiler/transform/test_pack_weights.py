@@ -91,8 +91,10 @@ def _views(node: Call) -> bool:
 
 
 def test_the_fewest_bits() -> None:
-    for high, bits in ((4, 2), (5, 4), (16, 4), (17, 8)):
-        y = call("matmul", var("x", 3, DEPTH), quantised((DEPTH, COLUMNS), (1, COLUMNS), 0, high))
+    ranges = (0, 4, 2), (0, 5, 4), (0, 16, 4), (0, 17, 8), (-8, 8, 4), (-2, 2, 2), (-9, 8, 8)
+    for low, high, bits in ranges:
+        made = quantised((DEPTH, COLUMNS), (1, COLUMNS), low, high)
+        y = call("matmul", var("x", 3, DEPTH), made)
         (node,) = packed(module_of(y))
         assert node.attrs["bits"] == bits
 
@@ -142,18 +144,29 @@ def test_what_is_made_floats(body: Call) -> None:
 @pytest.mark.parametrize(
     ("target", "rows", "count"),
     [
-        ("llvm -mcpu=znver3", 8, 1),
-        ("llvm -mcpu=znver3", 9, 0),
+        ("llvm -mcpu=znver3", 4, 1),
+        ("llvm -mcpu=znver3", 5, 0),
         ("llvm -mcpu=znver5 -precision=strict", 1, 1),
-        ("llvm -mcpu=znver5 -precision=strict", 9, 0),
+        ("llvm -mcpu=znver5 -precision=strict", 5, 0),
         ("llvm -mcpu=alderlake", 1, 1),
-        ("llvm -mcpu=znver5", 400, 1),
+        ("llvm -mcpu=znver5", 16, 1),
+        ("llvm -mcpu=znver5", 17, 0),
         ("llvm -mcpu=sapphirerapids", 16, 1),
         ("llvm -mcpu=sapphirerapids", 17, 0),
-        ("llvm -mcpu=sapphirerapids -mattr=-amx-tile", 400, 1),
         ("cuda -arch=sm_90a", 1, 0),
     ],
 )
-def test_which_targets(target: str, rows: int, count: int) -> None:
+def test_rows_and_targets(target: str, rows: int, count: int) -> None:
     y = call("matmul", var("x", rows, DEPTH), quantised((DEPTH, COLUMNS), (1, COLUMNS), 0, 16))
+    assert len(packed(module_of(y), Target(target))) == count
+
+
+@pytest.mark.parametrize(
+    ("target", "count"),
+    [("llvm -mcpu=znver5", 1), ("llvm -mcpu=sapphirerapids", 0), ("llvm -mcpu=znver3", 0)],
+)
+def test_many_rows_of_large_matrices(target: str, count: int) -> None:
+    numbers = Constant(np.broadcast_to(np.uint8(3), (2048, 1040)).copy())
+    one = Constant(np.float32([[1]]))
+    y = call("matmul", var("x", 17, 2048), call("dequantize", numbers, one, one))
     assert len(packed(module_of(y), Target(target))) == count
