@@ -15,7 +15,7 @@ from tunefarm.compiler.dtypes import DTYPES
 from tunefarm.compiler.errors import PluginError, ShapeError
 from tunefarm.compiler.frontend.onnx import control_flow, sequence
 from tunefarm.compiler.frontend.onnx.faults import Fault, fault_of
-from tunefarm.compiler.frontend.onnx.node import Converter, Node, Unsupported, dtype_name
+from tunefarm.compiler.frontend.onnx.node import Converter, Malformed, Node, Unsupported, dtype_name
 from tunefarm.compiler.frontend.onnx.operators import (
     PLAIN_DOMAINS,
     UNKNOWN,
@@ -59,6 +59,8 @@ class Importer:
     problems: list[Problem]
     scanned: set[tuple[str, str]] = field(default_factory=set)
     """The functions of the model that were looked through for what is not supported."""
+    of_standard: bool = False
+    """Whether ONNX makes the nodes of an operator: they are no fault of the model."""
 
     def run_graph(self, graph: GraphProto, outer: Mapping[str, Expr | None]) -> list[Expr]:
         """The graph's outputs. ``outer`` has its inputs and what it captures."""
@@ -105,6 +107,8 @@ class Importer:
             try:
                 results = self._convert(node, inputs, scope, read)
             except (Unsupported, ShapeError, PluginError) as error:
+                if self.of_standard and isinstance(error, Malformed):
+                    error = Unsupported(str(error))
                 fault = fault_of(error, node, inputs, self._opset)
                 self._note(node, inputs, str(error), fault)
                 self._note_unsupported(n for g in subgraphs(node) for n in g.node)
@@ -131,7 +135,7 @@ class Importer:
         body = standard_body(node, inputs, self._opset)
         if body is None:
             raise Unsupported(UNKNOWN)
-        return self._inline(body, node, inputs)
+        return self._inline(body, node, inputs, of_standard=True)
 
     def _converted(
         self,
@@ -156,7 +160,11 @@ class Importer:
         return result if isinstance(result, Sequence) else (result,)
 
     def _inline(
-        self, function: FunctionProto, node: NodeProto, inputs: tuple[Expr | None, ...]
+        self,
+        function: FunctionProto,
+        node: NodeProto,
+        inputs: tuple[Expr | None, ...],
+        of_standard: bool = False,
     ) -> Sequence[Expr | None]:
         """The function's outputs, its body imported in a scope of its own."""
         given: dict[str, AttributeProto] = {a.name: a for a in function.attribute_proto}
@@ -170,7 +178,13 @@ class Importer:
                 absent.add(name)
         body = [_bound(n, given, absent, node.name) for n in function.node]
         opsets = {e.domain or "ai.onnx": e.version for e in function.opset_import}
-        inner = Importer({**self.opsets, **opsets}, self.functions, self.problems, self.scanned)
+        inner = Importer(
+            {**self.opsets, **opsets},
+            self.functions,
+            self.problems,
+            self.scanned,
+            of_standard or self.of_standard,
+        )
         inner._run_nodes(body, scope, set(function.output))
         return [scope.get(name) for name in function.output]
 

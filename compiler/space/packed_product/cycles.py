@@ -12,8 +12,8 @@ from tunefarm.compiler.target import Target
 
 # Clocks, of which two instructions on vectors take one.
 LATENCY, FLOAT_LATENCY = 5.0, 4.0  # from one sum of bytes, or floats, to the next of the same
-SUMMED_FLOATS = 2.0
-SUMMED = 7.0  # instructions of a vector of sums of a block: numbers, their scale and zero point
+# Instructions of a vector of a block's sums, with scale and zero point, of bytes and of floats.
+SUMMED, SUMMED_FLOATS = 7.0, 2.0
 BLOCK = 4.0  # of a block of a tile
 TILE = 30.0  # of a tile, with its results
 SPLIT = 16.0  # of a vector of a row on its way to bytes, with what is asked of its block

@@ -118,7 +118,10 @@ def test_attention_to_heads_apart(bias: list[Array]) -> None:
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_attention_to_a_past_and_to_earlier_tokens(masked: bool) -> None:
-    rest = [normal(3 * D), kept(B, S + PAST), normal(B, N, S, S + PAST)] if masked else [None] * 3
+    """A query that sees masked keys alone has scores of -10,000, where floats are 0.001 apart: the
+    first key stays."""
+    mask = np.maximum(kept(B, S + PAST), ints(1, *[0] * (S + PAST - 1)))
+    rest = [normal(3 * D), mask, normal(B, N, S, S + PAST)] if masked else [None] * 3
     past = [normal(B, N, PAST, D // N) for _ in range(2)]
     inputs = [*(normal(B, S, D) for _ in range(3)), *rest, *past]
     attrs = {"num_heads": N, "unidirectional": 1}

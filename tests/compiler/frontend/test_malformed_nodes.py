@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from tunefarm.compiler.errors import ModelError
 from tunefarm.compiler.frontend.onnx import from_onnx
 
 from tests.compiler.frontend.beside_onnxruntime import Array, model_of, normal
+from tests.compiler.frontend.refusals import Inputs, Whole, assert_refused, changed_node
 
 X = normal(1, 4, 6, 6)
 ROWS = normal(3, 4)
@@ -26,13 +26,12 @@ def one(value: Any) -> Array:
     return np.array(value, np.int64)
 
 
-Inputs = list[Array | None]
 LSTM: Inputs = [
     normal(5, 2, 3), normal(1, 16, 3), normal(1, 16, 4), normal(1, 32), None, normal(1, 2, 4),
 ]  # fmt: skip
 SCATTER: Inputs = [ROWS, np.zeros((2, 4), np.int64), normal(2, 4)]
 
-WHOLE: dict[str, tuple[Inputs, tuple[int, ...], dict[str, Any]]] = {
+WHOLE: dict[str, Whole] = {
     "ArgMax": ([ROWS], (), {"axis": 0}),
     "AveragePool": ([X], (), {"kernel_shape": [2, 2], "ceil_mode": 1}),
     "BitShift": ([np.ones(3, np.uint8)] * 2, (), {"direction": "LEFT"}),
@@ -185,34 +184,29 @@ CASES: list[tuple[str, dict[int, Array | None], dict[str, Any], str]] = [
 ]
 
 
-def refusable(op: str, inputs: dict[int, Array | None], attrs: dict[str, Any]) -> onnx.ModelProto:
-    """The whole node with other inputs and attributes; absent ones at the end are left out."""
-    whole, known, given = WHOLE[op]
-    changed = [*whole, *(None for _ in range(len(whole), max(inputs, default=0) + 1))]
-    changed = [inputs.get(i, x) for i, x in enumerate(changed)]
-    while changed and changed[-1] is None:
-        changed.pop()
-    constants = {*known, *(i for i in inputs if i >= len(whole))} & set(range(len(changed)))
-    return model_of(op, changed, tuple(constants), domain="", **{**given, **attrs})[0]
-
-
 @pytest.mark.parametrize("op", WHOLE)
 def test_whole_nodes_are_imported(op: str) -> None:
-    from_onnx(refusable(op, {}, {}))
+    from_onnx(changed_node(op, WHOLE[op], {}, {}, ""))
 
 
 @pytest.mark.parametrize("op, inputs, attrs, reason", CASES)
 def test_malformed_nodes_are_refused(
     op: str, inputs: dict[int, Array | None], attrs: dict[str, Any], reason: str
 ) -> None:
-    with pytest.raises(ModelError) as info:
-        from_onnx(refusable(op, inputs, attrs))
-    assert f"{op} 'it'" in str(info.value)
-    assert reason in str(info.value)
+    model = changed_node(op, WHOLE[op], inputs, attrs, "")
+    assert_refused(model, op, reason)
 
 
 def test_onnx_is_not_asked_of_an_axis_at_which_it_crashes() -> None:
     rows: Inputs = [normal(2, 3, 5), normal(4)]
     model = model_of("LayerNormalization", rows, (), (0, 1, 2), "", axis=2**31)[0]
     with pytest.raises(ModelError, match="axis 2147483648 is not an axis of a tensor of 3"):
+        from_onnx(model)
+
+
+def test_a_body_that_onnx_makes_is_no_fault_of_the_model() -> None:
+    """onnxruntime runs it."""
+    inputs: Inputs = [normal(1, 2, 3), longs(1, 1, 4, 4)]
+    model = model_of("AffineGrid", inputs, (1,), (0,), "", 20)[0]
+    with pytest.raises(ModelError, match="the model uses what is not supported"):
         from_onnx(model)

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tunefarm.compiler.errors import ModelError
 from tunefarm.compiler.frontend.onnx import from_onnx
 
-from tests.compiler.frontend.beside_onnxruntime import Array, ints, model_of, normal
+from tests.compiler.frontend.beside_onnxruntime import Array, ints, normal
+from tests.compiler.frontend.refusals import Inputs, Whole, assert_refused, changed_node
 
 WORDS = ints([1, 2, 3, 4, 5])
 BYTES = np.ones((7, 2, 16), np.uint8)
@@ -17,7 +17,6 @@ ROWS = normal(1, 5, 12)
 PAST = normal(1, 3, 4, 4)
 DIMENSIONS = "and must have {} dimensions"
 
-Inputs = list[Array | None]
 ATTENTION: Inputs = [ROWS, normal(12, 36), normal(36), None, None, None]
 MULTI_HEAD: Inputs = [ROWS, ROWS, ROWS, None, None, None, None, None]
 GROUPED: Inputs = [
@@ -36,7 +35,7 @@ TABLE: Inputs = [np.ones((11, 20), np.uint8), np.array([1, 2]), normal(11, 3)]
 QUANTA = np.ones((3, 4), np.uint8)
 STEP, ZERO = np.float32([0.5])[0], np.uint8([1])[0]
 
-WHOLE: dict[str, tuple[Inputs, tuple[int, ...], dict[str, Any]]] = {
+WHOLE: dict[str, Whole] = {
     "Attention": (ATTENTION, (), {"num_heads": 3}),
     "MultiHeadAttention": (MULTI_HEAD, (), {"num_heads": 3}),
     "GroupQueryAttention": (GROUPED, (6,), {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1}),
@@ -131,26 +130,14 @@ CASES: list[tuple[str, dict[int, Array | None], dict[str, Any], str]] = [
 ]
 
 
-def refusable(op: str, inputs: dict[int, Array | None], attrs: dict[str, Any]) -> Any:
-    """The whole node with other inputs and attributes; absent ones at the end are left out."""
-    whole, known, given = WHOLE[op]
-    changed = [inputs.get(i, x) for i, x in enumerate(whole)]
-    while changed and changed[-1] is None:
-        changed.pop()
-    known = tuple(i for i in known if i < len(changed))
-    return model_of(op, changed, known, **{**given, **attrs})[0]
-
-
 @pytest.mark.parametrize("op", WHOLE)
 def test_whole_nodes_are_imported(op: str) -> None:
-    from_onnx(refusable(op, {}, {}))
+    from_onnx(changed_node(op, WHOLE[op], {}, {}, "com.microsoft"))
 
 
 @pytest.mark.parametrize("op, inputs, attrs, reason", CASES)
 def test_malformed_nodes_are_refused(
     op: str, inputs: dict[int, Array | None], attrs: dict[str, Any], reason: str
 ) -> None:
-    with pytest.raises(ModelError) as info:
-        from_onnx(refusable(op, inputs, attrs))
-    assert f"com.microsoft.{op} 'it'" in str(info.value)
-    assert reason in str(info.value)
+    model = changed_node(op, WHOLE[op], inputs, attrs, "com.microsoft")
+    assert_refused(model, f"com.microsoft.{op}", reason)
