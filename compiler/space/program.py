@@ -6,7 +6,7 @@ convolutions become matrix products over (positions, channels), unit dimensions 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from tunefarm.compiler import te
-from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import (
     Call,
     Constant,
@@ -69,13 +68,13 @@ def create_program(
     return replace(program, constants=constants, overwritten=overwritten)
 
 
-def fold_epilogue(program: PrimFunc, stages: int) -> PrimFunc:
-    """A convolution's result and what follows it as one block behind the first ``stages`` ones.
-    Raises ScheduleError where something else is left."""
-    for block in remaining_blocks(program)[stages:-1]:
-        program = compute_inline(program, block)
-    if len(remaining_blocks(program)) != stages + 1:
-        raise ScheduleError("what follows the convolution does not fold into one block")
+def fold_epilogue(program: PrimFunc, stages: Collection[str], results: int = 1) -> PrimFunc:
+    """What is none of the ``stages`` computed in the last blocks, of which ``results`` are left: a
+    sum's result, what follows it, and what that reads beside it. Raises ScheduleError if it cannot.
+    """
+    for block in remaining_blocks(program)[:-results]:
+        if block not in stages:
+            program = compute_inline(program, block)
     return program
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import floor, inf, prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,7 @@ from tunefarm.compiler.frontend.onnx.node import (
 )
 from tunefarm.compiler.ir import Expr
 
-Floats = NDArray[np.float64]
+Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]
 
 
@@ -48,15 +49,20 @@ class _Mode:
 
 
 def _coordinates(
-    extent: int, size: int, scale: float, transform: str, roi: tuple[float, float]
+    extent: int,
+    size: int,
+    scale: float,
+    transform: str,
+    roi: tuple[float, float],
+    dtype: type[np.floating[Any]],
 ) -> Floats:
-    """Where in the input each of ``size`` outputs lies."""
-    i, wide = np.arange(size, dtype=np.float64), scale * extent
+    """Where in the input each of ``size`` outputs lies, as computed in ``dtype``."""
+    i, wide = np.arange(size, dtype=dtype), float(np.float32(scale * extent))
     match transform:
         case "half_pixel":
             return (i + 0.5) / scale - 0.5
         case "pytorch_half_pixel":
-            return (i + 0.5) / scale - 0.5 if wide > 1 else np.full(size, -0.5)
+            return (i + 0.5) / scale - 0.5 if size > 1 else np.zeros(size)
         case "half_pixel_symmetric":
             return extent / 2 * (1 - size / wide) + (i + 0.5) / scale - 0.5
         case "asymmetric":
@@ -73,6 +79,7 @@ def _coordinates(
 
 
 def _nearest(x: Floats, mode: str) -> Ints:
+    x = x.astype(np.float64)  # in which halves are added without rounding
     match mode:
         case "round_prefer_floor":
             place = np.ceil(x - 0.5)
@@ -159,7 +166,9 @@ def _resize(
         check_extents([size])
         if size == 0 or extent == 0:
             raise Unsupported(f"{extent} elements along axis {axis} to {size}")
-        at = _coordinates(extent, size, scale, mode.transform, part)
+        # What is nearest to 15 and to 15.0000000001 may differ: onnxruntime computes in float32.
+        exact = np.float32 if mode.kind == "nearest" else np.float64
+        at = _coordinates(extent, size, scale, mode.transform, part, exact)
         if size == extent and np.array_equal(at, np.arange(extent)):
             continue
         if mode.transform == "tf_crop_and_resize":
@@ -187,7 +196,7 @@ def _scaled(extents: Sequence[int], scales: Sequence[float]) -> list[int]:
     """The extents times positive numbers, as many."""
     if len(scales) != len(extents) or not all(0 < s < inf for s in scales):
         raise Malformed(f"scales are {scales}, and must be {len(extents)} positive numbers")
-    return [floor(s * e) for s, e in zip(scales, extents, strict=True)]
+    return [floor(np.float32(s) * np.float32(e)) for s, e in zip(scales, extents, strict=True)]
 
 
 def _scales_or_sizes(node: Node, axes: Sequence[int]) -> tuple[list[int], list[float]]:

@@ -19,6 +19,7 @@ from tunefarm.compiler.space.contraction.shape import (
     contraction_of,
     groups_of,
     is_strided,
+    lane_dimension,
     lanes_of,
     packed_at_build,
     panel_count,
@@ -256,9 +257,9 @@ def _copy_rows(program: PrimFunc, block: str, operand: Operand, loop: Var, lanes
 def _copy_panel(program: PrimFunc, block: str, c: Contraction, loop: Var, lanes: int) -> PrimFunc:
     """Copy a panel of the right operand into a local tile with the lanes innermost."""
     buffer = c.rhs.load.buffer
-    var = c.node.iters[c.vector.position].var
     dims = range(len(buffer.shape))
-    lane_dim = next(d for d in dims if var in affine(c.rhs.load.indices[d]).terms)
+    lane_dim = lane_dimension(c)
+    assert lane_dim is not None, "no other operand is copied (`pack_rhs`)"
     program, copy = s.cache_read(program, block, buffer, "local")
     order = tuple(d for d in dims if d != lane_dim) + (lane_dim,)
     program = s.permute_buffer(program, copy, order)

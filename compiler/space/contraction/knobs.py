@@ -17,6 +17,7 @@ from tunefarm.compiler.space.contraction.shape import (
     ends_inside,
     groups_of,
     is_strided,
+    lane_dimension,
     packable,
     packed_at_build,
     padded,
@@ -90,6 +91,10 @@ def _pack_choices(c: Contraction, operand: Operand) -> tuple[int, ...]:
     if operand is c.rhs and packed_at_build(c):
         return (0,)
     if operand is c.lhs and (len([a for a in c.rows if a.extent > 1]) != 1 or padded(c)):
+        return (0,)
+    if operand is c.lhs and c.lhs.load.buffer is c.rhs.load.buffer:  # one copy for both
+        return (0,)
+    if operand is c.rhs and lane_dimension(c) is None:
         return (0,)
     return (0, PACK_PANEL, PACK_WHOLE) if operand is c.rhs and packable(c) else (0, PACK_PANEL)
 

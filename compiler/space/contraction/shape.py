@@ -183,6 +183,14 @@ def transposed(c: Contraction) -> bool:
     return affine(c.rhs.load.indices[-1]).coefficient(var) != 1
 
 
+def lane_dimension(c: Contraction) -> int | None:
+    """The dimension of the right operand that the lanes run along; None if it is none of them, as
+    of channels that groups number anew."""
+    var = c.node.iters[c.vector.position].var
+    indices = enumerate(c.rhs.load.indices)
+    return next((d for d, i in indices if var in affine(i).terms), None)
+
+
 def bytes_apart(c: Contraction, axis: Axis) -> int:
     """From what a result reads of the left operand to what its neighbour along an axis reads."""
     load, var = c.lhs.load, c.node.iters[axis.position].var

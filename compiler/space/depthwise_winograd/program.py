@@ -95,7 +95,7 @@ def create_depthwise(c: Depthwise) -> PrimFunc:
         computes={c.anchor: lambda args: _stages(c, args)},
         shapes={c.function.params[c.filter_param]: (TAPS, across.filters, 1, c.channels)},
     )
-    return fold_epilogue(program, 1)
+    return fold_epilogue(program, ("product",))
 
 
 def _stages(c: Depthwise, args: Sequence[te.Tensor]) -> te.Tensor:

@@ -15,13 +15,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from tunefarm.compiler import te
-from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.space.float_parts.forms import DEPTH, PART, Parts
 from tunefarm.compiler.space.matrix_tiles.shape import LANES
-from tunefarm.compiler.space.program import create_program
+from tunefarm.compiler.space.program import create_program, fold_epilogue
 from tunefarm.compiler.space.strassen.program import Product, zero_beyond
 from tunefarm.compiler.tir import PrimFunc
-from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Expr
 
 
@@ -47,14 +45,7 @@ def create_parts(p: Product, parts: Parts, rows: int, stretch: int) -> PrimFunc:
         shapes={w: (parts.number, padded_depth(p), p.columns) for w in weights},
         dtypes=dict.fromkeys(weights, PART),
     )
-    stages = ["parts", *["matrix"] * p.variable, "product"]
-    stages += ["total"] * (stretch < padded_depth(p))
-    for block in s.remaining_blocks(program)[:-1]:
-        if block not in stages:
-            program = s.compute_inline(program, block)
-    if len(s.remaining_blocks(program)) != len(stages) + 1:
-        raise ScheduleError("what follows the product does not fold into one block")
-    return program
+    return fold_epilogue(program, ("parts", "matrix", "product", "total"))
 
 
 def part_of(parts: Parts, q: Expr, value: Expr) -> Expr:

@@ -49,7 +49,7 @@ def create_rows(c: Depthwise) -> PrimFunc:
         computes={row: lambda args: _stages(c, args)},
         shapes={flat.params[c.filter_param]: (points, TAPS, tensor_type(row).shape[-1])},
     )
-    return fold_epilogue(program, 1)
+    return fold_epilogue(program, ("product",))
 
 
 def _stages(c: Depthwise, args: Sequence[te.Tensor]) -> te.Tensor:

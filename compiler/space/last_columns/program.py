@@ -115,7 +115,7 @@ def create_parts(p: Product) -> tuple[PrimFunc, tuple[str, str]]:
         computes={p.anchor: lambda args: _stages(p, args)},
         shapes={p.function.params[p.weights]: (p.depth * p.columns,)},
     )
-    program = fold_epilogue(program, 2)
+    program = fold_epilogue(program, ("vectors", "last"))
     layout = PackedLayout(((),), (0,), transform_name(p.lanes, p.turned))
     program = s.transform_layout(program, p.weights, layout)
     written = s.remaining_blocks(program)[-1]

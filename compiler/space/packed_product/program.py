@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tunefarm.compiler import te
-from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Call, Function, Tuple, Var, post_order, tensor_type
 from tunefarm.compiler.ops.packed import (
     LARGEST,
@@ -32,10 +31,14 @@ from tunefarm.compiler.ops.packed import (
     terms_of_group,
     zero_of,
 )
-from tunefarm.compiler.space.program import create_program, find_anchor, is_elementwise
+from tunefarm.compiler.space.program import (
+    create_program,
+    find_anchor,
+    fold_epilogue,
+    is_elementwise,
+)
 from tunefarm.compiler.space.strassen.program import zero_beyond
 from tunefarm.compiler.tir import PrimFunc
-from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Expr, binary
 
 ZEROS = 3  # the operand of zero points
@@ -146,12 +149,7 @@ def create_stages(p: PackedProduct, rows: int, columns: int) -> PrimFunc:
     program = create_program(
         p.function, computes={p.anchor: lambda args: _stages(p, rows, columns, args)}
     )
-    for block in s.remaining_blocks(program)[:-1]:
-        if block not in p.stages:
-            program = s.compute_inline(program, block)
-    if len(s.remaining_blocks(program)) != len(p.stages) + 1:
-        raise ScheduleError("what follows the product does not fold into one block")
-    return program
+    return fold_epilogue(program, p.stages)
 
 
 def _stages(p: PackedProduct, rows: int, columns: int, args: Sequence[te.Tensor]) -> te.Tensor:

@@ -9,7 +9,6 @@ from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import Config
 from tunefarm.compiler.space.nests import is_of_sum, loop_of, own_loops
 from tunefarm.compiler.space.pooled_winograd.program import (
-    STAGES,
     Bands,
     Pooled,
     bands_of,
@@ -47,7 +46,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     bands = bands_of(p, knob["rows"], tile[0])
     c = blocked(p, bands)
     program = create_pooled(p, bands, tile, lanes)
-    value, result = s.remaining_blocks(program)[STAGES:]
+    value, result = s.remaining_blocks(program)[-2:]
     rolled = is_rolled(c, tile, target)
     program, write = hold_stages(
         program, tile_padding(c, lanes), knob["by_row"] == BY_COLUMN, rolled

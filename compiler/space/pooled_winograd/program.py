@@ -35,15 +35,12 @@ from tunefarm.compiler.ir import (
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.ops.common import integers
 from tunefarm.compiler.ops.conv import pairs
-from tunefarm.compiler.space.program import create_program
+from tunefarm.compiler.space.program import create_program, fold_epilogue
 from tunefarm.compiler.space.winograd.convolution import Convolution, convolution_of
-from tunefarm.compiler.space.winograd.program import half_transformed, result_of
+from tunefarm.compiler.space.winograd.program import STAGES, half_transformed, result_of
 from tunefarm.compiler.space.winograd.transforms import TILES, phases
 from tunefarm.compiler.tir import PrimFunc
-from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Expr as Value
-
-STAGES = 6  # of the convolution, before its results
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +196,7 @@ def create_pooled(p: Pooled, bands: Bands, tile: tuple[int, int], lanes: int) ->
         computes={anchor: _value(c, tile, lanes), pool: _maximum(p, bands)},
         shapes={f.params[c.filter_param]: kernel},
     )
-    for block in s.remaining_blocks(program)[STAGES:-2]:
-        program = s.compute_inline(program, block)
-    return program
+    return fold_epilogue(program, STAGES, results=2)
 
 
 def _value(

@@ -21,7 +21,6 @@ from math import prod
 from typing import TypeAlias
 
 from tunefarm.compiler import te
-from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Call, Function, Tuple, Var, post_order, tensor_type
 from tunefarm.compiler.ir import Expr as Value
 from tunefarm.compiler.ops import call
@@ -31,6 +30,7 @@ from tunefarm.compiler.space.program import (
     create_program,
     find_anchor,
     flat_shape,
+    fold_epilogue,
     has_channels_last,
     is_elementwise,
     is_pointwise,
@@ -46,7 +46,6 @@ from tunefarm.compiler.space.strassen.forms import (
     part_extents,
 )
 from tunefarm.compiler.tir import PrimFunc
-from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Expr
 
 Signs: TypeAlias = tuple[tuple[int, ...], ...]
@@ -167,13 +166,7 @@ def create_strassen(p: Product) -> PrimFunc:
         computes={p.anchor: lambda args: _stages(p, args)},
         shapes={} if p.variable else {p.function.params[p.weights]: (p.products, terms, columns)},
     )
-    stages = _STAGES if p.variable else _STAGES[1:]
-    for block in s.remaining_blocks(program)[:-1]:
-        if block not in stages:
-            program = s.compute_inline(program, block)
-    if len(s.remaining_blocks(program)) != len(stages) + 1:
-        raise ScheduleError("what follows the product does not fold into one block")
-    return program
+    return fold_epilogue(program, _STAGES)
 
 
 def _stages(p: Product, args: Sequence[te.Tensor]) -> te.Tensor:

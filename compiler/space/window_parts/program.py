@@ -130,7 +130,7 @@ def create_parts(c: Windows, parts: Parts, rows: int, tile: int) -> PrimFunc:
         shapes={weights: (parts.number, c.depth, c.outputs)},
         dtypes={weights: PART},
     )
-    return fold_epilogue(program, 2)
+    return fold_epilogue(program, ("parts", "product"))
 
 
 def _stages(c: Windows, parts: Parts, rows: int, tile: int, args: Sequence[te.Tensor]) -> te.Tensor:

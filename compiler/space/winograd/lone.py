@@ -18,7 +18,7 @@ from tunefarm.compiler.space.winograd.counts import lone_columns
 from tunefarm.compiler.space.winograd.sums import transformed
 from tunefarm.compiler.tir.ir import Expr
 
-LONE_STAGES = 4
+LONE_STAGES = ("plane", "lone_window", "lone_rows", "lone_in")
 
 
 def lone_tiles(

@@ -38,6 +38,8 @@ from tunefarm.compiler.space.winograd.transforms import Transforms, phases
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.ir import Expr
 
+STAGES = ("phases", "window", "rows_in", "tile_in", "product", "rows_out")  # before the result
+
 
 @dataclass(frozen=True, slots=True)
 class Ends:
@@ -86,7 +88,7 @@ def create_winograd(
         computes={c.anchor: lambda args: _stages(c, tile, lanes, ends, lone, args)},
         shapes={c.function.params[c.filter_param]: kernel},
     )
-    return fold_epilogue(program, 5 + (phases(c.taps) > 1) + (LONE_STAGES if lone else 0))
+    return fold_epilogue(program, (*STAGES, *LONE_STAGES))
 
 
 def _stages(

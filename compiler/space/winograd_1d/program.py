@@ -23,7 +23,7 @@ from tunefarm.compiler.space.winograd_1d.convolution import RowConvolution, in_o
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.ir import Expr
 
-STAGES = 3  # in front of the result
+STAGES = ("window", "tile_in", "product")  # in front of the result
 
 
 @lru_cache(maxsize=64)

@@ -19,7 +19,7 @@ from functools import lru_cache
 from tunefarm.compiler import te
 from tunefarm.compiler.space.program import create_program, fold_epilogue
 from tunefarm.compiler.space.winograd.convolution import Convolution
-from tunefarm.compiler.space.winograd.program import result_of, transformed_tiles
+from tunefarm.compiler.space.winograd.program import STAGES, result_of, transformed_tiles
 from tunefarm.compiler.space.winograd.sums import transformed
 from tunefarm.compiler.space.winograd_online.transforms import (
     POINTS,
@@ -31,7 +31,7 @@ from tunefarm.compiler.space.winograd_online.transforms import (
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.ir import Expr
 
-STAGES = 7  # in front of the result
+_STAGES = (*STAGES, "taps_in", "filter")
 
 
 def points_of_last(extent: int) -> int:
@@ -46,7 +46,7 @@ def create_winograd_online(c: Convolution, blocks: int, lanes: int) -> PrimFunc:
     program = create_program(
         c.function, computes={c.anchor: lambda args: _stages(c, blocks, lanes, args)}
     )
-    return fold_epilogue(program, STAGES)
+    return fold_epilogue(program, _STAGES)
 
 
 def _stages(c: Convolution, blocks: int, lanes: int, args: Sequence[te.Tensor]) -> te.Tensor:

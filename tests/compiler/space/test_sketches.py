@@ -13,8 +13,9 @@ from sketch_harness import (
     configs,
     function_of,
     operator_cases,
+    verify,
 )
-from tunefarm.compiler.ir import Call, Function, Tuple
+from tunefarm.compiler.ir import Call, Constant, Function, TensorType, Tuple
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.space import ConfigSpace, config_space, schedule_workload
 from tunefarm.compiler.target import Target
@@ -107,6 +108,13 @@ FUSED: dict[str, Function] = {
         _pool("max_pool", "NCS", strides=(1, 1)), ((1, 3, 8, 29), F32)
     ),
     "integer product": function_of("matmul", ((5, 9), "int32"), ((9, 21), "int32")),
+    "product with itself": function_of(
+        lambda x: call("relu", call("matmul", x, x, transpose_b=True)), ((18, 65), F32)
+    ),
+    "transposed convolution in groups": function_of(
+        "conv_transpose", ((2, 14, 1, 64), F32), ((64, 24, 3, 3), F32), groups=2, strides=(3, 3),
+        padding=((0, 0), (1, 1)), output_padding=(0, 0), dilations=(1, 1), data_layout="NSC",
+    ),
 }  # fmt: skip
 
 
@@ -141,6 +149,36 @@ def test_a_fused_function_agrees_under_random_configs(name: str) -> None:
     arrays = _inputs(workload, rng)
     for number, config in enumerate(configs(space, rng, 5)):
         check(workload, HOST, config, arrays, "both" if number < 2 else "execute")
+
+
+CONV = {"data_layout": "NSC", "kernel_layout": "SIO", "padding": ((1, 1), (1, 1))}
+SUMS: dict[str, tuple[Any, ...]] = {
+    "conv": ((2, 8, 24, 20), (3, 3, 20, 20), CONV),
+    "conv on 7x7": ((1, 7, 7, 128), (3, 3, 128, 128), CONV),
+    "depthwise": ((1, 9, 14, 24), (3, 3, 1, 24), {**CONV, "groups": 24}),
+    "matmul": ((64, 128), (128, 192), {}),
+    "matmul of 17 columns": ((56, 64), (64, 17), {}),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_what_a_sum_is_added_to_may_be_computed_before_it(name: str) -> None:
+    """Each sketch's default of a sum whose residual is stored as bytes, and comes first."""
+    data, weights, attrs = SUMS[name]
+    result = (*data[:-1], weights[-1])
+
+    def build(q: Any, scale: Any, x: Any, w: Any) -> Call:
+        zero = Constant(np.float32(3), TensorType((), F32))
+        value = call(name.split()[0].replace("depthwise", "conv"), x, w, **attrs)
+        return call("relu", call("add", call("dequantize", q, scale, zero), value))
+
+    made = function_of(build, (result, "uint8"), ((), F32), (data, F32), (weights, F32))
+    function = replace(made, attrs={**made.attrs, "constants": (3,)})
+    rng = np.random.default_rng(3)
+    arrays = [rng.integers(0, 9, result).astype("uint8"), np.float32(0.1)]
+    arrays += [rng.standard_normal(shape).astype(F32) for shape in (data, weights)]
+    for sketch in config_space(Workload.from_function(function), HOST).sketches:
+        verify(function, HOST, sketch.default, arrays)
 
 
 @pytest.mark.parametrize("op", ["max", "min", "softmax", "max_pool"])
