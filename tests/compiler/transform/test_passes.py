@@ -74,6 +74,18 @@ def test_constants_fold_unless_the_result_is_large() -> None:
     assert operators(apply(fold_constants, x, z)) == ["broadcast_to", "mean", "add"]
 
 
+@pytest.mark.parametrize("chosen", [True, False])
+def test_a_condition_that_is_the_same_everywhere_chooses_when_the_model_is_built(
+    chosen: bool,
+) -> None:
+    x, y = var("x", 4, 3), var("y", 3)
+    condition = Constant(np.full((4, 1), chosen))
+    found = apply(fold_constants, (x, y), call("relu", call("where", condition, x, y)))
+    assert operators(found) == (["relu"] if chosen else ["broadcast_to", "relu"])
+    either = Constant(np.array([[True], [True], [False], [True]]))
+    assert operators(apply(fold_constants, (x, y), call("where", either, x, y))) == ["where"]
+
+
 @pytest.mark.parametrize("layout", [("NCS", "OIS"), ("NSC", "SIO")])
 def test_scales_fold_into_convolutions_from_both_sides(layout: tuple[str, str]) -> None:
     last = layout[0] == "NSC"
