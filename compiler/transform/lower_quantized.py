@@ -107,11 +107,14 @@ def _passed_on(expr: Expr) -> tuple[Expr, ...]:
 
 
 def _per_tensor(node: Expr) -> Quantised | None:
-    """A ``dequantize`` of bytes with one scale and one zero point."""
+    """A ``dequantize`` of bytes with one scale and one zero point, whatever their rank."""
     found = dequantised(node, *BYTES)
-    if found is None or found.scale is None or found.scale.data.size != 1:
+    if found is None or found.scale is None:
         return None
-    return found if value_of(found.zero) is not None else None
+    scale, zero = value_of(found.scale), value_of(found.zero)
+    if scale is None or zero is None:
+        return None
+    return Quantised(found.q, number(scale), number(zero))
 
 
 def _quantizing(node: Call) -> tuple[float, int] | None:

@@ -134,6 +134,14 @@ def test_weights_are_turned_with_their_scales() -> None:
     assert_same(body, module)
 
 
+def test_weights_of_one_scale_are_turned_and_then_have_fewer_axes() -> None:
+    w = call("reshape", dequantize(weights(6, 20), 0.02), shape=(6, 4, 5))
+    moved = call("reshape", call("transpose", w, axes=(2, 0, 1)), shape=(5, 24))
+    x = var("x", 7, 5)
+    body = call("matmul", x, moved)
+    assert_same(body, lowered(body), 1e-5)
+
+
 @pytest.mark.parametrize("options", [{"opt_level": 0}, {"disabled_pass": ("lower_quantized",)}])
 def test_without_the_pass_a_quantised_graph_is_arithmetic_on_numbers(options: Any) -> None:
     x, w = var("x", 4, 6), weights(6, 8)
