@@ -279,7 +279,7 @@ def _copy_panel(program: PrimFunc, block: str, c: Contraction, loop: Var, lanes:
 
 def _turns(c: Contraction, lanes: int) -> bool:
     """Whether a copy of the right operand transposes tiles: they are whole along what it reads."""
-    return transposed(c) and c.rhs.load.buffer.shape[-1] % lanes == 0
+    return lanes > 1 and transposed(c) and c.rhs.load.buffer.shape[-1] % lanes == 0
 
 
 def _turned(

@@ -111,6 +111,9 @@ FUSED: dict[str, Function] = {
     "product with itself": function_of(
         lambda x: call("relu", call("matmul", x, x, transpose_b=True)), ((18, 65), F32)
     ),
+    "product with a row of itself": function_of(
+        "einsum", ((1, 12, 9, 12), F32), ((1, 12, 9, 12), F32), equation="abcd,ebcd->cbae"
+    ),
     "transposed convolution in groups": function_of(
         "conv_transpose", ((2, 14, 1, 64), F32), ((64, 24, 3, 3), F32), groups=2, strides=(3, 3),
         padding=((0, 0), (1, 1)), output_padding=(0, 0), dilations=(1, 1), data_layout="NSC",
