@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
 
 from tunefarm.compiler.errors import ScheduleError
@@ -29,8 +30,9 @@ from tunefarm.compiler.space.tiles import in_parallel, place_epilogue
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PackedLayout, PrimFunc
 from tunefarm.compiler.tir import schedule as s
-from tunefarm.compiler.tir.ir import Var
-from tunefarm.compiler.tir.schedule.tree import written_buffer
+from tunefarm.compiler.tir.ir import Buffer, Expr, Load, Var
+from tunefarm.compiler.tir.schedule.tree import replace_stmt, written_buffer
+from tunefarm.compiler.tir.visit import transform_expr, transform_stmt
 
 
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
@@ -48,6 +50,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     if knob["pack_lhs"] or dot.copied:
         program, copy = copy_rows(program, dot)
     program, epilogue = keep_sums(program, c)
+    program = _at_own_iterators(program, epilogue, written_buffer(s.find_block(program, block)))
     width = knob["nv"] * lanes
     panels = -(-c.vector.extent // width)
     padded = {c.vector.position: panels * width, dot.depth.position: dot.padded_depth}
@@ -62,6 +65,19 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         program = place_copy(program, copy, top, target)
     flops = 2 * prod(a.extent for a in (*c.outer, *c.rows, c.vector, *c.reduce))
     return in_parallel(program, top, flops / dot.instruction.terms, target)
+
+
+def _at_own_iterators(program: PrimFunc, epilogue: str, sums: Buffer) -> PrimFunc:
+    """Let an epilogue of sums say 0 nowhere where it means its iterator of extent 1: padded, there
+    are more of them."""
+    node = s.find_block(program, epilogue)
+    own = tuple(axis.var for axis in node.iters)
+
+    def renamed(expr: Expr) -> Expr | None:
+        return Load(sums, own) if isinstance(expr, Load) and expr.buffer is sums else None
+
+    body = transform_stmt(node.body, expr_rule=lambda e: transform_expr(e, renamed))
+    return replace_stmt(program, node, replace(node, body=body))
 
 
 def _schedule_tiles(

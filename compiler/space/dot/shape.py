@@ -13,6 +13,7 @@ from tunefarm.compiler.space.analysis import Axis, Contraction, Operand, analyse
 from tunefarm.compiler.space.contraction.shape import (
     packed_at_build,
     shares_vector,
+    sum_dtype,
     viewed_program,
 )
 from tunefarm.compiler.space.prefetch import PackedWeights
@@ -76,7 +77,9 @@ def summed_by(
     """The dot products of a fused function by one of these instructions; None if the target has
     none that computes them."""
     c = analyse(viewed_program(function), inline_operands=False)
-    if c is None or not packed_at_build(c) or shares_vector(c) or c.vector.extent == 1:
+    if c is None or not packed_at_build(c) or shares_vector(c):
+        return None
+    if c.vector.extent == 1 and not _sums_bytes_of_windows(c):
         return None
     instruction = _instruction(c, instructions, target)
     depth = _depth(c)
@@ -85,6 +88,12 @@ def summed_by(
     c = replace(c, reduce=(*(a for a in c.reduce if a is not depth), depth))
     groups = -(-depth.extent // instruction.terms)
     return in_groups(DotProduct(c, instruction, depth, c, False), groups)
+
+
+def _sums_bytes_of_windows(c: Contraction) -> bool:
+    """Single outputs for which nothing else has vectors: products of one column have their terms in
+    lanes, and floats are multiplied so (``narrow``)."""
+    return sum_dtype(c) == "int32" and len([a for a in c.reduce if a.extent > 1]) > 1
 
 
 def in_groups(dot: DotProduct, groups: int) -> DotProduct:

@@ -55,7 +55,7 @@ def tiled_product_of(function: Function, target: Target) -> TiledProduct | None:
     """The product that a fused function sums; None if no matrix unit does, or tiles stay empty."""
     units = [t for t in TENSOR_INTRINSICS.values() if t.rows]
     dot = summed_by(function, units, target)
-    if dot is None or dot.widened:
+    if dot is None or dot.widened or dot.contraction.vector.extent == 1:
         return None
     second, rows = row_axes(dot.contraction)
     if rows is None:
