@@ -23,7 +23,7 @@ from tunefarm.compiler.ops.common import (
     to_dtype,
     widen,
 )
-from tunefarm.compiler.ops.loops import every, with_index
+from tunefarm.compiler.ops.loops import along, every, every_row, with_index
 from tunefarm.compiler.tir.ir import Expr, If, Seq, Stmt, Store, Var
 
 INDEX_DTYPES = ("int32", "int64")
@@ -171,33 +171,52 @@ def _scatter(
     updated: Sequence[int],
     place: Callable[[Sequence[Expr]], Sequence[Expr]],
     name: str,
+    of_rows: bool = False,
 ) -> te.Tensor:
     """A copy of the data, then each update in turn, in row-major order: the last one stands.
 
     ``place(i)`` is where update ``i`` of shape ``updated`` falls; one that is outside is left out.
+    Updates ``of_rows`` lie in rows of the data as they do in their own.
     """
     x, indices, updates = tensors
     dtype = x.dtype if reduction == "none" else wide(x.dtype)
 
     def build(y: te.Tensor) -> Stmt:
-        copied = every(x.shape, lambda i: Store(y, tuple(i), te.cast(x[tuple(i)], dtype)))
+        def copy(i: list[Expr]) -> Stmt:
+            return Store(y, tuple(i), te.cast(x[tuple(i)], dtype))
 
-        def update(i: list[Expr]) -> Stmt:
+        def stored(i: Sequence[Expr]) -> Stmt:
             at = tuple(place(i))
             value = te.cast(updates[tuple(i)], dtype)
             if reduction != "none":
                 value = _COMBINE[reduction](y[at], value)
-            inside: Expr = te.const(True, "bool")
-            for position, extent in zip(at, x.shape, strict=True):
-                if not isinstance(position, Var):
-                    inside = inside & (position >= 0) & (position < extent)
-            return If(inside, Store(y, at, value))
+            return Store(y, at, value)
 
-        return copied if 0 in updated else Seq((copied, every(updated, update)))
+        def update(i: list[Expr]) -> Stmt:
+            return If(_inside(place(i), x.shape), stored(i))
+
+        def update_row(i: list[Expr]) -> Stmt:
+            inside = _inside(place([*i, Var("e")]), x.shape)
+            return If(inside, along(updated[-1], lambda e: stored([*i, e])))
+
+        copied = every_row(x.shape, copy)
+        if 0 in updated:
+            return copied
+        rows = every(updated[:-1], update_row) if of_rows else every(updated, update)
+        return Seq((copied, rows))
 
     if 0 in x.shape:
         return te.compute(x.shape, lambda *i: te.const(0, x.dtype), name)
     return narrow(te.extern(x.shape, dtype, [x, indices, updates], build, name), x.dtype)
+
+
+def _inside(at: Sequence[Expr], shape: Sequence[int]) -> Expr:
+    """Whether a place is in a tensor; what is a loop's variable is."""
+    inside: Expr = te.const(True, "bool")
+    for position, extent in zip(at, shape, strict=True):
+        if not isinstance(position, Var):
+            inside = inside & (position >= 0) & (position < extent)
+    return inside
 
 
 def _scatter_elements_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
@@ -260,7 +279,8 @@ def _scatter_nd_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) 
         found = [_place(indices[(*i[:outer], d)], x.shape[d]) for d in range(depth)]
         return [*found, *i[outer:]]
 
-    return _scatter(tensors, str(attrs["reduction"]), updates.shape, place, "scatter_nd")
+    reduction, of_rows = str(attrs["reduction"]), depth < len(x.shape)
+    return _scatter(tensors, reduction, updates.shape, place, "scatter_nd", of_rows)
 
 
 def _scatter_nd_reference(arrays: Sequence[Array], attrs: Attrs) -> Array:

@@ -68,6 +68,23 @@ def in_lanes(body: Callable[[Expr], Stmt]) -> Stmt:
     return For(lane, Const(LANES), body(lane), LoopKind.VECTORIZED)
 
 
+def along(extent: int, body: Callable[[Expr], Stmt]) -> Stmt:
+    """``body(place)`` for every place of a row, whole vectors first."""
+    vectors, rest = divmod(extent, LANES)
+    block, e = Var("block"), Var("e")
+    whole = For(block, Const(vectors), in_lanes(lambda lane: body(block * LANES + lane)))
+    others = For(e, Const(rest), body(e + vectors * LANES))
+    return Seq(tuple(loop for loop, count in ((whole, vectors), (others, rest)) if count))
+
+
+def every_row(shape: Sequence[int], body: Callable[[list[Expr]], Stmt]) -> Stmt:
+    """``body(index)`` for every index, a vector of the last axis at once."""
+    if not shape:
+        return body([])
+    *outer, last = shape
+    return every(outer, lambda i: along(last, lambda e: body([*i, e])))
+
+
 def where(blocks: int, holds: Callable[[Expr], Expr], body: Callable[[Expr], Stmt]) -> Stmt:
     """``body(place)`` where a condition holds, in the order of the places of whole vectors.
 

@@ -17,7 +17,7 @@ from tunefarm.compiler.ops.common import (
     require_dtype,
     widen,
 )
-from tunefarm.compiler.ops.loops import LANES, insert_best, over, sort_best, sort_room, with_index
+from tunefarm.compiler.ops.loops import along, insert_best, over, sort_best, sort_room, with_index
 from tunefarm.compiler.ops.selection import (
     Row,
     list_room,
@@ -31,7 +31,6 @@ from tunefarm.compiler.tir.ir import (
     Const,
     Expr,
     For,
-    LoopKind,
     Seq,
     Stmt,
     Store,
@@ -106,17 +105,14 @@ def _on_copy(
     last = te.identity("max" if largest else "min", dtype)
     if is_float(dtype) and not largest:
         last = te.const(float("nan"), dtype)
-    block, lane, e, rest = Var("block"), Var("lane"), Var("e"), Var("rest")
+    rest = Var("rest")
 
     def copy(at: Expr) -> Stmt:
         return Store(values, (at,), te.cast(x[with_index(i, axis, at)], dtype))
 
-    full, kind = extent // LANES, LoopKind.VECTORIZED
-    vectors = For(block, Const(full), For(lane, Const(LANES), copy(block * LANES + lane), kind))
-    others = For(e, Const(extent % LANES), copy(e + full * LANES))
     pad = For(rest, Const(values.shape[0] - extent), Store(values, (rest + extent,), last))
     row = Row(values, extent, lambda a, b: _is_before(a, b, largest), last)
-    return Allocate(values, Seq((vectors, others, pad, body(row))))
+    return Allocate(values, Seq((along(extent, copy), pad, body(row))))
 
 
 def _word(dtype: str) -> str:

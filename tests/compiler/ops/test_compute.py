@@ -245,6 +245,9 @@ CASES = [
       for how in ("none", "add", "mul", "max", "min")),
     *(Case("scatter_nd", [(4, 5, 2), (3, 2, 1), (3, 2, 5, 2)], {"reduction": how},
            ["float32", "int64", "float32"], [None, 4, None]) for how in ("none", "add", "max")),
+    *(Case("scatter_nd", [(4, 37), (5, 1), (5, 37)], {"reduction": how},  # rows, some of them twice
+           ["float32", dtype, "float32"], [None, 4, None])
+      for how, dtype in (("none", "int64"), ("add", "int32"), ("min", "int64"))),
     Case("interpolate", [(2, 5, 3), (7, 2), (7, 2)], {"axis": 1},
          ["float32", "int64", "float32"], [None, 5, None]),
     Case("sample", [(2, 3, 7), (2, 5, 4), (2, 5, 4)], {}, ["float32", "int32", "float32"],
