@@ -108,7 +108,8 @@ def features(target: Target) -> str:
     """LLVM's feature string: this machine's if the target is its CPU, else the CPU model's own.
 
     Those that code for the instruction set always uses are added, and ``-mattr``'s at the end. On
-    x86-64 512-bit registers are preferred to 256-bit ones everywhere.
+    x86-64 512-bit registers are preferred to 256-bit ones everywhere, and code for AMD's processors
+    does without the instructions that it alone has.
     """
     words = [_host_features()] if target.mcpu == llvm_cpu() else []
     words += [target.isa.features] if target.isa.features else []

@@ -87,12 +87,12 @@ def required_features(target: Target, feature_text: str = "") -> tuple[str, ...]
     """The features, by LLVM's names, that code for ``target`` may use.
 
     ``feature_text`` is LLVM's feature string of the build: ``-name`` removes, ``+name`` of a
-    feature listed for some CPU adds.
+    feature listed for some CPU adds, and so does ``+sse4a``, which no code uses unasked.
     """
     if target.isa is not X86_64:
         return _of_others(target)
     needed = set(_BY_CPU.get(target.mcpu, _V3))
-    known = _SAPPHIRE | {"avx512vp2intersect"}
+    known = _SAPPHIRE | {"avx512vp2intersect", "sse4a"}
     for word in feature_text.split(","):
         if word.startswith("-"):
             needed -= {word[1:], *(name for name, base in NEEDED.items() if base == word[1:])}

@@ -10,9 +10,10 @@ import pytest
 import tir_harness as h
 from tunefarm.compiler import te
 from tunefarm.compiler.codegen.llvm import emit_llvm
-from tunefarm.compiler.codegen.llvm_compile import assembly
+from tunefarm.compiler.codegen.llvm_compile import assembly, features
 from tunefarm.compiler.errors import BuildError
 from tunefarm.compiler.processors import CPUS, ISAS
+from tunefarm.compiler.runtime.cpu import required_features
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import PrimFunc
@@ -93,3 +94,23 @@ for text in sys.argv[1:]:
         [sys.executable, "-c", script, *targets], capture_output=True, text=True, timeout=120
     )
     assert (child.returncode, child.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("cpu", ["znver1", "znver3", "znver4", "znver5"])
+def test_code_for_amd_needs_nothing_that_it_alone_has(cpu: str) -> None:
+    """With SSE4a LLVM shuffles so by INSERTQ, which is illegal on other makers' processors."""
+    shuffle = """
+    define void @shuffle(ptr %x, ptr %y) {
+      %a = load <8 x i16>, ptr %x
+      %b = load <8 x i16>, ptr %y
+      %c = shufflevector <8 x i16> %a, <8 x i16> %b, <8 x i32>
+        <i32 0, i32 8, i32 2, i32 3, i32 poison, i32 poison, i32 poison, i32 poison>
+      store <8 x i16> %c, ptr %x
+      ret void
+    }
+    """
+    plain, asked = Target(f"llvm -mcpu={cpu}"), Target(f"llvm -mcpu={cpu} -mattr=+sse4a")
+    assert "insertq" not in assembly(shuffle, plain)
+    assert "insertq" in assembly(shuffle, asked)
+    assert "sse4a" not in required_features(plain, features(plain))
+    assert "sse4a" in required_features(asked, features(asked))
