@@ -2,6 +2,7 @@
 # make test   set up, then run all tests
 # make soak   long runs of the farm against models and faults, printing their figures
 # make faults the farm under faults for FAULT_S seconds (60), with a checked history
+# make models random models beside onnxruntime for MODELS_S seconds (600)
 # make docs   the documents, into build/docs/index.html
 # make pictures  the dashboard's pictures in docs/, of a model that it tunes
 # make lint types wheel   the further checks of .ci/run
@@ -13,8 +14,9 @@ DEMO := $(VENV)/.demo-installed
 BENCH := $(VENV)/.bench-installed
 SITE := build/site
 FAULT_S ?= 60
+MODELS_S ?= 600
 
-.PHONY: demo test soak faults lint types wheel docs pictures proto bench-env conformance clean
+.PHONY: demo test soak faults models lint types wheel docs pictures proto bench-env conformance clean
 
 # What the tests need is twice as much: where it is installed, it will do.
 demo: $(if $(wildcard $(DEV)),$(DEV),$(DEMO))
@@ -23,7 +25,7 @@ demo: $(if $(wildcard $(DEV)),$(DEV),$(DEMO))
 # Those that compute share the machine, those of processes mostly wait and go three by three; those
 # that measure have it alone. A module's tests go together, and the longest modules first: one that
 # began last would keep a single core busy.
-COMPUTING := system/test_conformance.py system/test_networks.py db compiler proto
+COMPUTING := system/test_conformance.py system/test_networks.py random_models db compiler proto
 WAITING := dashboard $(addprefix system/, test_tune_survives_kills.py test_plugins.py \
 	test_job_survives_kills.py test_gpu_tuning.py test_idle_devices.py test_secrets.py \
 	test_gpu_bench.py) docs tunefarm tuner tracker worker/cuda deploy
@@ -41,6 +43,9 @@ soak: $(DEV)
 
 faults: $(DEV)
 	TUNEFARM_FAULT_S=$(FAULT_S) $(BIN)/python -m pytest -m soak -s tests/system/test_faults.py
+
+models: $(DEV)
+	TUNEFARM_MODELS_S=$(MODELS_S) $(BIN)/python -m pytest -m soak -s tests/random_models
 
 lint: $(DEV)
 	$(BIN)/ruff check .
