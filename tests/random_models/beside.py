@@ -17,7 +17,7 @@ import onnx
 from tunefarm.compiler.runtime.module import Module
 
 import tunefarm
-from tests.random_models.builds import Build, build, choose_build
+from tests.random_models.builds import Build, build, choose_build, has_halves
 from tests.random_models.draft import Array, Draft, Unsuitable, session_of
 from tests.random_models.draw import draw
 
@@ -82,7 +82,7 @@ def _unequal(some: Values, others: Values, where: str) -> Iterator[str]:
 def _is_loose(model: onnx.ModelProto, how: Build) -> bool:
     """True if a part of the model computes with fewer bits than float32 has."""
     ops = {node.op_type for node in model.graph.node}
-    return bool(how.precision or ops & {"DequantizeLinear", "Cast"})
+    return bool(how.precision) or "DequantizeLinear" in ops or has_halves(model)
 
 
 def unlike(model: onnx.ModelProto, feeds: Values, ours: Values, loose: bool) -> Iterator[str]:

@@ -58,7 +58,7 @@ class Build:
 def choose_build(seed: int, model: onnx.ModelProto) -> Build:
     """The build of the model of this seed, for a processor whose code this host can run."""
     rng = np.random.default_rng((seed, 1))
-    halves = any(node.op_type == "Cast" for node in model.graph.node)
+    halves = has_halves(model)
     host = rng.random() < 0.4
     precisions = ("", "", "", "bf16", "fp16", "tf32") if host else ("",)
     return Build(
@@ -68,6 +68,13 @@ def choose_build(seed: int, model: onnx.ModelProto) -> Build:
         configs=bool(rng.random() < 0.75),
         exported=bool(rng.random() < 0.15),
     )
+
+
+def has_halves(model: onnx.ModelProto) -> bool:
+    """Whether a part of the model is of float16."""
+    casts = (node for node in model.graph.node if node.op_type == "Cast")
+    half = onnx.TensorProto.FLOAT16
+    return any(onnx.helper.get_node_attr_value(node, "to") == half for node in casts)
 
 
 def _host_target(rng: np.random.Generator) -> Target:

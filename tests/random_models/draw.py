@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from tests.random_models import elements, layouts, narrow, networks, products, windows
+from tests.random_models import elements, layouts, narrow, networks, products, shapes, windows
 from tests.random_models.draft import Draft, Unsuitable
 
 STEPS: Mapping[Callable[[Draft], object], float] = {
@@ -37,6 +37,11 @@ STEPS: Mapping[Callable[[Draft], object], float] = {
     layouts.gather: 0.6,
     layouts.scatter: 0.5,
     layouts.along_axis: 0.6,
+    shapes.view: 0.7,
+    shapes.positions: 0.4,
+    shapes.filled: 0.4,
+    shapes.expanded: 0.5,
+    shapes.gated: 0.5,
     narrow.rounded_to_bytes: 0.5,
     narrow.quantized_layer: 1.2,
     narrow.rounded_to_halves: 0.4,

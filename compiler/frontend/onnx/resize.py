@@ -79,16 +79,16 @@ def _coordinates(
 
 
 def _nearest(x: Floats, mode: str) -> Ints:
-    x = x.astype(np.float64)  # in which halves are added without rounding
+    at: NDArray[np.float64] = x.astype(np.float64)  # in which halves are added without rounding
     match mode:
         case "round_prefer_floor":
-            place = np.ceil(x - 0.5)
+            place = np.ceil(at - 0.5)
         case "round_prefer_ceil":
-            place = np.floor(x + 0.5)
+            place = np.floor(at + 0.5)
         case "floor":
-            place = np.floor(x)
+            place = np.floor(at)
         case "ceil":
-            place = np.ceil(x)
+            place = np.ceil(at)
         case _:
             raise Unsupported(f"nearest_mode {mode!r} is not known")
     return place.astype(np.int64)
